@@ -1,0 +1,74 @@
+"""Neighbour pairs within a cutoff, each pair once, for molecules, slabs and crystals (vesin does the search)."""
+
+import numpy as np
+import numpy.typing as npt
+from vesin import NeighborList
+
+from sigmaff.errors import DataError
+
+MIN_DISTANCE = 0.1
+"""Å. Two atoms closer than this are an error in the input, not chemistry."""
+
+
+def neighbor_pairs(
+    positions: npt.NDArray[np.float64],
+    cell: npt.NDArray[np.float64] | None,
+    periodic: npt.NDArray[np.bool_] | None,
+    cutoff: float,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Pairs closer than ``cutoff``, and the Cartesian offset of the second atom's periodic image.
+
+    positions (n, 3), cell (3, 3) rows are lattice vectors, periodic (3,).
+    Returns pair_index (2, n_pairs) and pair_shift (n_pairs, 3): the vector of a pair is
+    ``positions[j] + shift - positions[i]``. A pair appears once, in one direction; an atom's own images appear once
+    for each pair of opposite images.
+    """
+    if not np.isfinite(positions).all():
+        atom = int(np.argwhere(~np.isfinite(positions))[0, 0])
+        raise DataError(f"atom {atom} has a position that is not a finite number")
+    if cell is None or periodic is None or not periodic.any():
+        box, periodic = np.zeros((3, 3)), np.zeros(3, dtype=bool)
+    else:
+        box = _checked_cell(np.asarray(cell, dtype=np.float64), np.asarray(periodic, dtype=bool))
+    if len(positions) == 0:
+        return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3))
+    search = NeighborList(cutoff=cutoff, full_list=False, n_threads=1)
+    first, second, shift, distance = search.compute(points=positions, box=box, periodic=periodic, quantities="ijSd")
+    _reject_overlap(first, second, distance)
+    pair_index = np.stack([first, second]).astype(np.int64)
+    return pair_index, shift.astype(np.float64) @ box
+
+
+def _checked_cell(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """The cell, with directions that do not repeat completed so that it has a volume."""
+    if not np.isfinite(cell).all():
+        raise DataError("the cell holds values that are not finite numbers")
+    for axis in range(3):
+        if periodic[axis] and np.linalg.norm(cell[axis]) < MIN_DISTANCE:
+            raise DataError(
+                f"the cell is periodic along axis {axis} but lattice vector {axis} has no length; "
+                "set pbc to false along it, or give the lattice vector"
+            )
+    repeating = cell[periodic]
+    if np.linalg.matrix_rank(repeating) < len(repeating):
+        raise DataError("the periodic lattice vectors are linearly dependent: the cell has no volume")
+    return _completed(cell, periodic)
+
+
+def _completed(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Replace the vectors of directions that do not repeat by unit vectors normal to those that do."""
+    normal = np.linalg.svd(cell[periodic])[2][periodic.sum() :]
+    box = cell.copy()
+    box[~periodic] = normal
+    return box
+
+
+def _reject_overlap(
+    first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64], distance: npt.NDArray[np.float64]
+) -> None:
+    if len(distance) and distance.min() < MIN_DISTANCE:
+        pair = int(distance.argmin())
+        raise DataError(
+            f"atoms {first[pair]} and {second[pair]} are {distance[pair]:.3g} Å apart; "
+            "they overlap, so the structure is broken"
+        )

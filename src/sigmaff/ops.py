@@ -1,0 +1,33 @@
+"""Small differentiable operations that every layer above shares."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def scatter_sum(values: Tensor, index: Tensor, size: int) -> Tensor:
+    """Sum rows of ``values`` (n, ...) that share an ``index`` (n,) into ``size`` rows.
+
+    The output is built with ``values.new_zeros``: under vmap, ``torch.zeros(...).index_add`` miscompiles silently.
+    """
+    return values.new_zeros((size, *values.shape[1:])).index_add(0, index, values)
+
+
+class ShiftedSoftplus(nn.Module):
+    """ln(1 + eˣ) − ln 2: smooth, zero at zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.softplus(x) - math.log(2.0)
+
+
+def gaussian_basis(distance: Tensor, centers: Tensor) -> Tensor:
+    """exp(−(d − c)² / 2Δ²) for evenly spaced centers c of spacing Δ: (n,) -> (n, n_centers)."""
+    spacing = centers[1] - centers[0]
+    return torch.exp(-0.5 * ((distance.unsqueeze(-1) - centers) / spacing).square())
+
+
+def cosine_cutoff(distance: Tensor, cutoff: float) -> Tensor:
+    """(cos(πd/r) + 1)/2 inside the cutoff r: value and slope vanish at r."""
+    return 0.5 * (torch.cos(distance * (math.pi / cutoff)) + 1.0)

@@ -1,0 +1,115 @@
+"""The central types of output: what a model predicts, what its σ means, and how σ was calibrated."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from sigmaff.graph import AtomicGraph
+
+ForcesStd = Literal["auto", "exact", "sampled", "none"]
+"""How force σ is computed: every coordinate exactly, from posterior function samples, whichever of the two is
+cheaper for the largest structure of the batch, or not at all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What the σ of a prediction is."""
+
+    method: str  # "deterministic", "lnk", ...
+    kind: Literal["epistemic", "aleatoric", "total"] | None = None  # None: the method has no σ
+    covariance: Literal["full", "diagonal"] | None = None  # between the atoms of a structure
+    forces_std: Literal["exact", "sampled"] | None = None
+    calibration: str | None = None  # None: raw
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Energies, forces and their standard deviations, in eV and Å. ``None`` means not estimated, never zero."""
+
+    energy: Tensor  # (n_structures,) float64
+    forces: Tensor  # (n_atoms, 3)
+    node_energy: Tensor  # (n_atoms,) float64
+    energy_std: Tensor | None = None  # (n_structures,)
+    forces_std: Tensor | None = None  # (n_atoms, 3)
+    node_energy_std: Tensor | None = None  # (n_atoms,)
+    stress: Tensor | None = None  # (n_structures, 3, 3) for periodic structures
+    provenance: Provenance
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """All that evaluation, simulation, reports and the command line know of a model."""
+
+    @property
+    def cutoff(self) -> float: ...
+
+    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """A map from a method's raw σ to error bars that hold on held-out data, for one quantity.
+
+    The reported σ is ``scale`` times the raw one. The half-width of the central interval of coverage p is the
+    reported σ times a multiplier: Gaussian where ``coverages`` is ``None``, else interpolated between the knots
+    (``coverages``, ``multipliers``), both increasing from 0.
+    """
+
+    method: str
+    scale: float
+    n_samples: int  # errors it was fitted on
+    coverages: tuple[float, ...] | None = None
+    multipliers: tuple[float, ...] | None = None
+
+    def multiplier(self, coverage: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Half-width of the central interval of this coverage, in units of the reported σ."""
+        coverage = np.asarray(coverage, dtype=np.float64)
+        if self.coverages is None or self.multipliers is None:
+            return np.asarray(ndtri(0.5 + 0.5 * coverage), dtype=np.float64)
+        return np.interp(coverage, self.coverages, self.multipliers, right=np.inf)
+
+
+UNCALIBRATED = Calibration(method="none", scale=1.0, n_samples=0)
+
+
+def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calibration | None) -> Prediction:
+    """The prediction with its σ rescaled. Energy and per-atom energy share one calibration."""
+    if energy is None and forces is None:
+        return prediction
+
+    def scaled(std: Tensor | None, calibration: Calibration | None) -> Tensor | None:
+        return std if std is None or calibration is None else std * calibration.scale
+
+    methods = sorted({calibration.method for calibration in (energy, forces) if calibration is not None})
+    return replace(
+        prediction,
+        energy_std=scaled(prediction.energy_std, energy),
+        node_energy_std=scaled(prediction.node_energy_std, energy),
+        forces_std=scaled(prediction.forces_std, forces),
+        provenance=replace(prediction.provenance, calibration="+".join(methods)),
+    )
+
+
+def concatenate(predictions: list[Prediction]) -> Prediction:
+    """Join predictions of consecutive batches; a σ that one of them lacks, the whole lacks."""
+
+    def joined(name: str) -> Tensor | None:
+        values = [getattr(prediction, name) for prediction in predictions]
+        return None if any(value is None for value in values) else torch.cat(values)
+
+    first = predictions[0]
+    return replace(
+        first,
+        energy=torch.cat([p.energy for p in predictions]),
+        forces=torch.cat([p.forces for p in predictions]),
+        node_energy=torch.cat([p.node_energy for p in predictions]),
+        energy_std=joined("energy_std"),
+        forces_std=joined("forces_std"),
+        node_energy_std=joined("node_energy_std"),
+        stress=joined("stress"),
+    )
