@@ -30,6 +30,20 @@ class AtomicGraph:
     def atoms_per_structure(self) -> Tensor:
         return torch.bincount(self.structure_index, minlength=self.n_structures)
 
+    def atom_rank(self) -> Tensor:
+        """Index of each atom within its own structure, (n_atoms,)."""
+        counts = self.atoms_per_structure()
+        first = torch.cumsum(counts, 0) - counts
+        return torch.arange(self.n_atoms, device=counts.device) - first[self.structure_index]
+
+    def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
+        """Lay out rows of atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d)."""
+        n_largest = int(self.atoms_per_structure().max())
+        slot = self.structure_index * n_largest + self.atom_rank()
+        shape = (*values.shape[:-2], self.n_structures * n_largest, values.shape[-1])
+        padded = values.new_full(shape, fill).index_copy(-2, slot, values)
+        return padded.unflatten(-2, (self.n_structures, n_largest))
+
     def pair_vectors(self) -> Tensor:
         """Vectors from the first atom of each pair to the second, (n_pairs, 3)."""
         first, second = self.pair_index

@@ -1,0 +1,104 @@
+"""SchNet: continuous-filter convolutions (Schütt et al., J. Chem. Phys. 148, 241722, 2018)."""
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from sigmaff.backbones.base import Backbone
+from sigmaff.graph import AtomicGraph
+from sigmaff.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
+
+MAX_ATOMIC_NUMBER = 99
+
+
+class SchNetConfig(BaseModel):
+    """Hyper-parameters of SchNet; the defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["schnet"] = "schnet"
+    cutoff: float = Field(default=10.0, gt=0, description="radius in Å within which atoms see each other")
+    n_hidden: int = Field(default=128, ge=2, description="features of an atom inside the network")
+    n_filters: int = Field(default=128, ge=1, description="channels of the continuous filters")
+    n_interactions: int = Field(default=6, ge=1, description="message-passing steps")
+    n_gaussians: int = Field(default=50, ge=2, description="radial basis functions between 0 and the cutoff")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout rate after every activation")
+
+
+class SchNet(Backbone):
+    """Atoms exchange messages x_j ∘ W(d_ij) with filters W generated from distances.
+
+    All filters of all interactions depend on distances alone, and W(d_ij) = W(d_ji): they are computed in one go, once
+    per pair rather than once per direction.
+    """
+
+    def __init__(self, config: SchNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.cutoff = config.cutoff
+        self.n_features = config.n_hidden // 2
+        self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
+        self.embedding = nn.Embedding(MAX_ATOMIC_NUMBER + 1, config.n_hidden)
+        self.filters = FilterNetwork(config)
+        self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
+        self.output = _linear(config.n_hidden, self.n_features)
+
+    def forward(self, graph: AtomicGraph) -> Tensor:
+        features = self.embedding(graph.atomic_numbers)
+        distance = graph.pair_vectors().norm(dim=-1)
+        for interaction, weights in zip(self.interactions, self.filters(distance), strict=True):
+            features = features + interaction(features, weights, graph.pair_index)
+        return self.output(features)
+
+
+class FilterNetwork(nn.Module):
+    """The filter generators of all interactions side by side: W_t(d) = C(d) · L₂ₜ(ssp(L₁ₜ(gaussians(d))))."""
+
+    def __init__(self, config: SchNetConfig) -> None:
+        super().__init__()
+        n, f = config.n_interactions, config.n_filters
+        self.cutoff = config.cutoff
+        self.register_buffer("centers", torch.linspace(0.0, config.cutoff, config.n_gaussians), persistent=False)
+        self.input = _linear(config.n_gaussians, n * f, fan_out=f)
+        self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
+        self.output_weight = nn.Parameter(torch.stack([_linear(f, f).weight.detach() for _ in range(n)]))
+        self.output_bias = nn.Parameter(torch.zeros(n, 1, f))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """(n_pairs,) -> (n_interactions, n_pairs, n_filters)."""
+        hidden = self.activation(self.input(gaussian_basis(distance, self.centers)))
+        n_interactions, _, n_filters = self.output_bias.shape
+        hidden = hidden.view(-1, n_interactions, n_filters).transpose(0, 1)
+        filters = torch.baddbmm(self.output_bias, hidden, self.output_weight.transpose(1, 2))
+        return filters * cosine_cutoff(distance, self.cutoff).unsqueeze(-1)
+
+
+class Interaction(nn.Module):
+    """x_i -> L₄ ssp(L₃ Σ_j (L₂ x_j) ∘ W_ij)."""
+
+    def __init__(self, config: SchNetConfig) -> None:
+        super().__init__()
+        self.message = _linear(config.n_hidden, config.n_filters, bias=False)
+        self.update = _linear(config.n_filters, config.n_hidden)
+        self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
+        self.output = _linear(config.n_hidden, config.n_hidden)
+
+    def forward(self, features: Tensor, filters: Tensor, pair_index: Tensor) -> Tensor:
+        first, second = pair_index
+        message = self.message(features)
+        received = torch.cat([message[second] * filters, message[first] * filters])
+        summed = scatter_sum(received, torch.cat([first, second]), features.shape[0])
+        return self.output(self.activation(self.update(summed)))
+
+
+def _linear(n_in: int, n_out: int, *, bias: bool = True, fan_out: int | None = None) -> nn.Linear:
+    """A linear map with Xavier-uniform weights (of fan_out outputs) and zero bias."""
+    layer = nn.Linear(n_in, n_out, bias=bias)
+    bound = math.sqrt(6.0 / (n_in + (fan_out or n_out)))
+    nn.init.uniform_(layer.weight, -bound, bound)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,33 @@
+"""Data: reading labelled structures, splitting them, checking them, and making graphs of them."""
+
+from sigmaff.data.check import Finding, check_structures
+from sigmaff.data.dataset import GraphDataset
+from sigmaff.data.overlap import find_overlap
+from sigmaff.data.read import read_structures
+from sigmaff.data.source import DataSource
+from sigmaff.data.splits import Split, SplitConfig, make_split, split_structures
+from sigmaff.data.statistics import (
+    DatasetStatistics,
+    ReferenceEnergies,
+    compute_statistics,
+    reference_energies,
+)
+from sigmaff.data.structures import LabelledStructures
+
+__all__ = [
+    "DataSource",
+    "DatasetStatistics",
+    "Finding",
+    "GraphDataset",
+    "LabelledStructures",
+    "ReferenceEnergies",
+    "Split",
+    "SplitConfig",
+    "check_structures",
+    "compute_statistics",
+    "find_overlap",
+    "make_split",
+    "read_structures",
+    "reference_energies",
+    "split_structures",
+]

@@ -1,0 +1,105 @@
+"""Labelled structures as graphs: neighbour lists are searched once, batches are put together fast."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigmaff.data.structures import IndexArray, LabelledStructures
+from sigmaff.errors import DataError
+from sigmaff.graph import AtomicGraph, Labels, build_graph
+
+
+class GraphDataset:
+    """All graphs of a data set in flat tensors; a batch gathers the rows of its structures.
+
+    Energies stay float64; positions, forces and stresses take ``dtype``.
+    """
+
+    def __init__(
+        self, structures: LabelledStructures, cutoff: float, dtype: torch.dtype = torch.float32
+    ) -> None:
+        if not len(structures):
+            raise DataError(f"{structures.source}: no structures to make a data set of")
+        _check_labels(structures)
+        self.structures = structures
+        self.cutoff = cutoff
+        graphs = [_graph(structures, index, cutoff, dtype) for index in range(len(structures))]
+        self._positions = torch.cat([graph.positions for graph in graphs])
+        self._atomic_numbers = torch.cat([graph.atomic_numbers for graph in graphs])
+        self._pair_index = torch.cat([graph.pair_index for graph in graphs], dim=1)
+        self._pair_shift = torch.cat([graph.pair_shift for graph in graphs])
+        self._n_atoms = torch.tensor([graph.n_atoms for graph in graphs])
+        self._n_pairs = torch.tensor([graph.pair_index.shape[1] for graph in graphs])
+        self._first_atom = torch.cumsum(self._n_atoms, 0) - self._n_atoms
+        self._first_pair = torch.cumsum(self._n_pairs, 0) - self._n_pairs
+        self._periodic = torch.tensor([graph.cell is not None for graph in graphs])
+        no_cell = self._positions.new_zeros((1, 3, 3))
+        self._cell = torch.cat([no_cell if graph.cell is None else graph.cell for graph in graphs])
+        self._energy = _tensor(structures.energy, torch.float64)
+        self._forces = _tensor(
+            None if structures.forces is None else np.concatenate(structures.forces), dtype
+        )
+        self._stress = _tensor(structures.stress, dtype)
+
+    def __len__(self) -> int:
+        return len(self.structures)
+
+    @property
+    def mean_neighbors(self) -> float:
+        """Neighbours within the cutoff of an average atom; a pair makes two."""
+        return 2.0 * self._pair_index.shape[1] / len(self._positions)
+
+    def batch(self, indices: Sequence[int] | IndexArray | Tensor) -> tuple[AtomicGraph, Labels]:
+        """The structures at these indices as one graph, and their labels."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        n_atoms, n_pairs = self._n_atoms[chosen], self._n_pairs[chosen]
+        atoms, structure_index = _rows(self._first_atom[chosen], n_atoms)
+        pairs, pair_structure = _rows(self._first_pair[chosen], n_pairs)
+        first_atom = torch.cumsum(n_atoms, 0) - n_atoms
+        graph = AtomicGraph(
+            positions=self._positions[atoms],
+            atomic_numbers=self._atomic_numbers[atoms],
+            structure_index=structure_index,
+            pair_index=self._pair_index[:, pairs] + first_atom[pair_structure],
+            pair_shift=self._pair_shift[pairs],
+            cell=self._cell[chosen] if self._periodic[chosen].any() else None,
+            n_structures=len(chosen),
+        )
+        labels = Labels(
+            energy=None if self._energy is None else self._energy[chosen],
+            forces=None if self._forces is None else self._forces[atoms],
+            stress=None if self._stress is None else self._stress[chosen],
+        )
+        return graph, labels
+
+
+def _rows(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows ``first[k] … first[k] + count[k] − 1`` for each k in turn, and the k that each row belongs to."""
+    owner = torch.repeat_interleave(count)
+    offset = first - (torch.cumsum(count, 0) - count)
+    return torch.arange(len(owner)) + offset[owner], owner
+
+
+def _graph(structures: LabelledStructures, index: int, cutoff: float, dtype: torch.dtype) -> AtomicGraph:
+    try:
+        return build_graph(structures.structures[index], cutoff, dtype)
+    except DataError as error:
+        raise DataError(f"{structures.frame_name(index)}: {error}") from error
+
+
+def _check_labels(structures: LabelledStructures) -> None:
+    """A label that is not a finite number would poison every weight: refuse it, and say where it is."""
+    for index in range(len(structures)):
+        energy = 0.0 if structures.energy is None else structures.energy[index]
+        forces = np.zeros(0) if structures.forces is None else structures.forces[index]
+        stress = np.zeros(0) if structures.stress is None else structures.stress[index]
+        for label, value in (("energy", energy), ("forces", forces), ("stress", stress)):
+            if not np.isfinite(value).all():
+                where = f", atom {np.argwhere(~np.isfinite(value))[0, 0]}" if label == "forces" else ""
+                raise DataError(f"{structures.frame_name(index)}{where}: {label} is not a finite number")
+
+
+def _tensor(values: np.ndarray | None, dtype: torch.dtype) -> Tensor | None:
+    return None if values is None else torch.as_tensor(values, dtype=dtype)

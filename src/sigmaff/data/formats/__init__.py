@@ -1,0 +1,58 @@
+"""Readers of file formats. To add one: a file here, a line in ``READERS``, a name in ``source.Format``."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sigmaff.data.formats import md17, rmd17
+from sigmaff.data.formats.ase_db import read_ase_db
+from sigmaff.data.formats.ase_traj import read_ase_traj
+from sigmaff.data.formats.contents import FileContents
+from sigmaff.data.formats.extxyz import read_extxyz
+from sigmaff.data.formats.npz import array_names
+from sigmaff.data.formats.qm7x import read_qm7x
+from sigmaff.data.source import DataSource
+from sigmaff.errors import DataError
+
+READERS: dict[str, Callable[[Path, DataSource], FileContents]] = {
+    "extxyz": read_extxyz,
+    "ase_db": read_ase_db,
+    "ase_traj": read_ase_traj,
+    "md17": md17.read_md17,
+    "rmd17": rmd17.read_rmd17,
+    "rmd17_original": rmd17.read_rmd17_original,
+    "qm7x": read_qm7x,
+}
+
+ENDINGS: dict[str, str] = {
+    ".extxyz": "extxyz",
+    ".xyz": "extxyz",
+    ".db": "ase_db",
+    ".traj": "ase_traj",
+    ".npz": "npz",
+    ".hdf5": "qm7x",
+    ".h5": "qm7x",
+}
+
+NPZ_MARKS: dict[str, tuple[str, ...]] = {"md17": md17.MARKS, "rmd17": rmd17.MARKS}
+
+
+def detect_format(path: Path) -> str:
+    """The format that a file's ending (of an archive, its arrays) tells."""
+    kind = ENDINGS.get(path.suffix.lower())
+    if kind is None:
+        raise DataError(
+            f"{path}: the ending {path.suffix!r} tells no format (known: {', '.join(ENDINGS)}); "
+            f"give `format`: one of {', '.join(READERS)}"
+        )
+    return _npz_layout(path) if kind == "npz" else kind
+
+
+def _npz_layout(path: Path) -> str:
+    names = array_names(path)
+    for layout, marks in NPZ_MARKS.items():
+        if set(marks) <= set(names):
+            return layout
+    raise DataError(
+        f"{path} is in neither the MD17 layout (z, R, E, F) nor the rMD17 layout "
+        f"(nuclear_charges, coords, energies, forces); it has {', '.join(names) or 'no arrays'}"
+    )

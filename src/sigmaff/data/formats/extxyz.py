@@ -1,0 +1,54 @@
+"""Extended XYZ (and plain XYZ, which has no labels)."""
+
+from collections.abc import Iterator
+from io import StringIO
+from itertools import islice
+from pathlib import Path
+
+from ase.io.extxyz import read_xyz
+
+from sigmaff.data.formats.ase_frames import frame_contents
+from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.source import DataSource
+from sigmaff.errors import DataError
+
+
+def read_extxyz(path: Path, source: DataSource) -> FileContents:
+    with reading(path, "extxyz"):
+        texts = list(_frame_texts(path))
+    frames = []
+    for frame, text in enumerate(texts):
+        with reading(f"{path}, frame {frame}", "extxyz"):
+            frames.append(next(read_xyz(StringIO(text), 0)))
+    return frame_contents(path, frames, source)
+
+
+def _frame_texts(path: Path) -> Iterator[str]:
+    """The text of each frame. ASE alone would stop at an empty line and drop what follows."""
+    frame = 0
+    with path.open(encoding="utf-8") as file:
+        while header := file.readline():
+            if not header.strip():
+                continue
+            place = f"{path}, frame {frame}"
+            if not header.strip().isdigit():
+                raise DataError(
+                    f"{place}: expected the number of atoms, found {header.strip()[:60]!r}; "
+                    "the frame before it has more lines than it says, or this is not an extxyz file"
+                )
+            lines = list(islice(file, int(header) + 1))
+            _reject_cut(place, int(header), lines)
+            yield header + "".join(lines)
+            frame += 1
+
+
+def _reject_cut(place: str, n_atoms: int, lines: list[str]) -> None:
+    """Raise if atoms are missing, or if the last line has no end, so that its last number may lack digits."""
+    if len(lines) <= n_atoms:
+        found = max(len(lines) - 1, 0)
+        raise DataError(f"{place}: cut short, the file ends after {found} of {n_atoms} atoms")
+    if not lines[-1].endswith("\n"):
+        raise DataError(
+            f"{place}: the last line has no end, so its last number may be cut short; "
+            "if the file is complete, end it with a newline"
+        )

@@ -1,0 +1,66 @@
+"""QM7-X in its published HDF5 layout: molecule / ``Geom-m<mol>-i<isomer>-c<conformer>-opt|d<k>`` / datasets.
+
+The label is the total energy ``ePBE0+MBD``, which the forces ``totFOR`` derive from. Energies of free atoms
+are taken off where those of every other data set are: by the reference energies of ``DatasetStatistics``.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import numpy as np
+from ase import Atoms
+
+from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.source import DataSource
+from sigmaff.data.structures import FloatArray
+from sigmaff.errors import DataError
+
+ENERGY, FORCES = "ePBE0+MBD", "totFOR"
+
+
+def read_qm7x(path: Path, source: DataSource) -> FileContents:
+    with reading(path, "QM7-X HDF5"), h5py.File(path, "r") as file:
+        chosen = [
+            (index, name, {key: np.asarray(value, dtype=np.float64) for key, value in _used(group).items()})
+            for index, (name, group) in enumerate(_geometries(file))
+            if _wanted(name, source)
+        ]
+    if not chosen:
+        raise DataError(
+            f"{path} holds no structures ({source.structures}) in the QM7-X layout: "
+            "<molecule>/Geom-m<molecule>-i<isomer>-c<conformer>-opt or -d<k>"
+        )
+    return FileContents(
+        structures=[_structure(path, name, data) for _, name, data in chosen],
+        energy=[data[ENERGY].ravel()[0] if ENERGY in data else None for _, _, data in chosen],
+        forces=[data.get(FORCES) for _, _, data in chosen],
+        stress=[None] * len(chosen),
+        sought={"energy": ENERGY, "forces": FORCES, "stress": "nothing: the layout has none"},
+        found=lambda index: list(chosen[index][2]),
+        frame_index=np.array([index for index, _, _ in chosen]),
+    )
+
+
+def _geometries(file: h5py.File) -> Iterator[tuple[str, h5py.Group]]:
+    for molecule in file.values():
+        if isinstance(molecule, h5py.Group):
+            yield from ((name, group) for name, group in molecule.items() if name.startswith("Geom-"))
+
+
+def _wanted(name: str, source: DataSource) -> bool:
+    return source.structures == "all" or name.endswith("-opt") == (source.structures == "equilibrium")
+
+
+def _used(group: h5py.Group) -> dict[str, h5py.Dataset]:
+    """Not the some forty other properties of a structure."""
+    return {key: group[key] for key in ("atNUM", "atXYZ", ENERGY, FORCES) if key in group}
+
+
+def _structure(path: Path, name: str, data: dict[str, FloatArray]) -> Atoms:
+    for needed in ("atNUM", "atXYZ"):
+        if needed not in data:
+            raise DataError(f"{path}: {name} has no {needed}")
+    with reading(f"{path}, {name}", "QM7-X HDF5"):
+        numbers = data["atNUM"].astype(np.int64).ravel()
+        return Atoms(numbers=numbers, positions=data["atXYZ"], info={"structure": name})

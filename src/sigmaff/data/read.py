@@ -1,0 +1,141 @@
+"""Reading a data source: find the reader, insist on the labels, convert units once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from ase import Atoms
+from ase.data import chemical_symbols
+
+from sigmaff.data.formats import READERS, detect_format
+from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.source import DataSource, forces_unit
+from sigmaff.data.structures import LABELS, FloatArray, LabelledStructures
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.units import energy_unit, length_unit
+
+T = TypeVar("T")
+
+KEYED_FORMATS = ("extxyz", "ase_db", "ase_traj")
+
+
+def read_structures(source: DataSource | Path | str) -> LabelledStructures:
+    """All structures of a source in eV and Å, each with every label that ``source.labels`` asks for."""
+    source = DataSource.model_validate(source)
+    _check_file(source.path)
+    name = detect_format(source.path) if source.format == "auto" else source.format
+    _check_options(name, source)
+    with reading(source.path, name):
+        contents = READERS[name](source.path, source)
+    _check_structures(source.path, contents)
+    return _converted(contents, source, _incomplete_labels(contents, source))
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"{path} is a folder, not a file" if path.is_dir() else f"{path} does not exist")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty")
+
+
+def _check_options(name: str, source: DataSource) -> None:
+    if name != "qm7x" and source.structures != "all":
+        raise ConfigError(f"structures: {source.structures} is for QM7-X files; {source.path} is {name}")
+    keys = [key for key in (source.energy_key, source.forces_key, source.stress_key) if key is not None]
+    if keys and name not in KEYED_FORMATS:
+        raise ConfigError(
+            f"label keys ({', '.join(keys)}) do not apply to {source.path}: {name} has fixed names"
+        )
+
+
+def _check_structures(path: Path, contents: FileContents) -> None:
+    if not contents.structures:
+        raise DataError(f"{path} holds no structures")
+    for frame, atoms, forces in zip(contents.frame_index, contents.structures, contents.forces, strict=True):
+        if len(atoms) == 0:
+            raise DataError(f"{path}, frame {frame}: the structure has no atoms")
+        unknown = np.flatnonzero((atoms.numbers < 1) | (atoms.numbers >= len(chemical_symbols)))
+        if len(unknown):
+            number = atoms.numbers[unknown[0]]
+            raise DataError(
+                f"{path}, frame {frame}: atom {unknown[0]} is no element (atomic number {number})"
+            )
+        if forces is not None and forces.shape != (len(atoms), 3):
+            raise DataError(f"{path}, frame {frame}: forces of shape {forces.shape} for {len(atoms)} atoms")
+
+
+def _incomplete_labels(contents: FileContents, source: DataSource) -> dict[str, tuple[int, ...]]:
+    """Labels that some frames have and others lack, with those that lack them. A required one is an error."""
+    values: dict[str, Sequence[Any]] = {
+        "energy": contents.energy,
+        "forces": contents.forces,
+        "stress": contents.stress,
+    }
+    lacking = {label: [i for i, value in enumerate(values[label]) if value is None] for label in LABELS}
+    for label in source.labels:
+        if lacking[label]:
+            first = lacking[label][0]
+            found = ", ".join(contents.found(first)) or "nothing"
+            raise DataError(
+                f"{source.path}, frame {contents.frame_index[first]}: no {label} (looked for "
+                f"{contents.sought[label]}; found {found}). "
+                f"{len(lacking[label])} of {len(contents.structures)} frames lack it. "
+                f"Add it, name it with `{label}_key`, or leave it out of `labels`"
+            )
+    partly = {
+        label: frames for label, frames in lacking.items() if 0 < len(frames) < len(contents.structures)
+    }
+    return {label: tuple(contents.frame_index[frames].tolist()) for label, frames in partly.items()}
+
+
+def _units(contents: FileContents, source: DataSource) -> tuple[float, float, float]:
+    """Values of the source's units of energy, length and force in eV, Å and eV/Å."""
+    declared = (source.energy_unit, source.length_unit)
+    native = (contents.energy_unit, contents.length_unit)
+    for said, own in zip(declared, native, strict=True):
+        if own in contents.stated_units and said not in (None, own):
+            raise DataError(
+                f"{source.path} says that its unit is {own}, but {said} is declared; remove one of the two"
+            )
+    energy, length = energy_unit(declared[0] or native[0]), length_unit(declared[1] or native[1])
+    return energy, length, forces_unit(source.forces_unit) if source.forces_unit else energy / length
+
+
+def _converted(
+    contents: FileContents, source: DataSource, incomplete: dict[str, tuple[int, ...]]
+) -> LabelledStructures:
+    energy, length, force = _units(contents, source)
+    return LabelledStructures(
+        structures=tuple(_scaled(atoms, length) for atoms in contents.structures),
+        energy=_stacked(_complete(contents.energy), energy),
+        forces=_each(_complete(contents.forces), force),
+        stress=_stacked(_complete(contents.stress), energy / length**3),
+        source=str(source.path),
+        frame_index=contents.frame_index,
+        time_index=contents.time_index,
+        official_splits=contents.official_splits,
+        incomplete_labels=incomplete,
+    )
+
+
+def _complete(values: Sequence[T | None]) -> list[T] | None:
+    """The values if every structure has one."""
+    present = [value for value in values if value is not None]
+    return present if len(present) == len(values) else None
+
+
+def _stacked(values: Sequence[float | FloatArray] | None, unit: float) -> FloatArray | None:
+    return None if values is None else np.asarray(values, dtype=np.float64) * unit
+
+
+def _each(values: Sequence[FloatArray] | None, unit: float) -> tuple[FloatArray, ...] | None:
+    return None if values is None else tuple(value * unit for value in values)
+
+
+def _scaled(atoms: Atoms, length: float) -> Atoms:
+    """The structure with its lengths in Å."""
+    if length != 1.0:
+        atoms.set_cell(atoms.cell.array * length)
+        atoms.set_positions(atoms.positions * length)
+    return atoms

@@ -1,0 +1,70 @@
+"""What a user says about a data file."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sigmaff.errors import ConfigError
+from sigmaff.units import energy_unit, length_unit
+
+Format = Literal["auto", "extxyz", "ase_db", "ase_traj", "md17", "rmd17", "rmd17_original", "qm7x"]
+Label = Literal["energy", "forces", "stress"]
+
+
+class DataSource(BaseModel):
+    """A file of labelled structures. A bare path means a source with every default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: Path = Field(description="the file")
+    format: Format = Field(
+        "auto",
+        description="layout of the file; auto goes by its ending (.extxyz .xyz .db .traj .npz .hdf5 .h5). "
+        "rmd17_original takes the original MD17 labels of an rMD17 file",
+    )
+    labels: tuple[Label, ...] = Field(
+        ("energy", "forces"),
+        description="labels that every structure must have; others are read where all have them",
+    )
+    energy_key: str | None = Field(
+        None, description="name of the energy in extxyz, db and traj; null looks for energy, then REF_energy"
+    )
+    forces_key: str | None = Field(None, description="the same for the forces: forces, then REF_forces")
+    stress_key: str | None = Field(None, description="the same for the stress: stress, then REF_stress")
+    energy_unit: str | None = Field(
+        None,
+        description="eV, meV, kcal/mol, kJ/mol, Hartree or Rydberg; null is what the file or its layout says "
+        "(kcal/mol for MD17 and rMD17), else eV",
+    )
+    length_unit: str | None = Field(
+        None, description="Angstrom, Bohr or nm; null as for energy_unit, else Angstrom"
+    )
+    forces_unit: str | None = Field(
+        None, description="such as Hartree/Bohr; null is the energy unit over the length unit"
+    )
+    structures: Literal["all", "equilibrium", "non_equilibrium"] = Field(
+        "all", description="which structures of a QM7-X file"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str | Path) else value
+
+    @field_validator("energy_unit", "length_unit", "forces_unit")
+    @classmethod
+    def _known_unit(cls, value: str | None, info: Any) -> str | None:
+        check = {"energy_unit": energy_unit, "length_unit": length_unit, "forces_unit": forces_unit}
+        try:
+            if value is not None:
+                check[info.field_name](value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+
+def forces_unit(name: str) -> float:
+    """Value in eV/Å of a unit of force written energy/length, such as ``kcal/mol/Angstrom``."""
+    energy, _, length = name.rpartition("/")
+    return energy_unit(energy) / length_unit(length)

@@ -1,0 +1,125 @@
+"""Which structures train, validate and test a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from sigmaff.data.structures import IndexArray, LabelledStructures
+from sigmaff.errors import ConfigError
+
+
+class SplitConfig(BaseModel):
+    """How to divide a data set. A split depends on this and the number of structures alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["random", "blocked", "official"] = Field(
+        "random",
+        description="random: drawn by seed. blocked: contiguous in time: train, then validation, then test. "
+        "official: the indices that come with the data; validation is drawn from the official training "
+        "set, so that no more labels are used than a benchmark allows",
+    )
+    n_train: int = Field(1000, ge=1, description="structures to train on")
+    n_validation: int = Field(100, ge=0, description="structures to stop, calibrate and choose by")
+    n_test: int | None = Field(None, ge=0, description="structures to test on; null is all the rest")
+    seed: int = Field(0, ge=0, description="of the random draws")
+    fold: int = Field(0, ge=0, description="which of the official splits")
+    gap: int = Field(
+        0, ge=0, description="frames left out between blocks, so that neighbours in time are not split"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Indices into a data set, sorted, disjoint."""
+
+    train: IndexArray
+    validation: IndexArray
+    test: IndexArray
+
+    def to_dict(self) -> dict[str, list[int]]:
+        return {
+            "train": self.train.tolist(),
+            "validation": self.validation.tolist(),
+            "test": self.test.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        return cls(
+            **{name: np.asarray(values[name], dtype=np.int64) for name in ("train", "validation", "test")}
+        )
+
+
+def split_structures(config: SplitConfig, structures: LabelledStructures) -> Split:
+    """The split of a data set that has been read."""
+    return make_split(config, len(structures), structures.official_splits, structures.time_index)
+
+
+def make_split(
+    config: SplitConfig,
+    n: int,
+    official: Mapping[str, IndexArray] | None = None,
+    time_index: IndexArray | None = None,
+) -> Split:
+    """Divide n structures; ``time_index`` (n,) is their order in time if not their order in the file."""
+    if config.kind == "official":
+        return _official(config, official)
+    if config.kind == "random":
+        return _consecutive(config, np.random.default_rng(config.seed).permutation(n), gap=0)
+    return _consecutive(
+        config, np.arange(n) if time_index is None else np.argsort(time_index), gap=config.gap
+    )
+
+
+def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
+    """Train, validation and test, one after the other along ``order``."""
+    start_validation = config.n_train + gap
+    start_test = start_validation + config.n_validation + gap
+    needed = start_test + config.n_test if config.n_test else start_test - gap
+    if needed > len(order):
+        raise ConfigError(_too_few(config, gap, len(order)))
+    rest = order[start_test:]
+    return _split(
+        order[: config.n_train],
+        order[start_validation : start_validation + config.n_validation],
+        rest if config.n_test is None else rest[: config.n_test],
+    )
+
+
+def _official(config: SplitConfig, official: Mapping[str, IndexArray] | None) -> Split:
+    if official is None:
+        raise ConfigError(
+            "the data has no official split (an rMD17 file with split_train and split_test has)"
+        )
+    if config.fold >= len(official["train"]):
+        raise ConfigError(
+            f"fold {config.fold} asked for; the data has {len(official['train'])} official splits"
+        )
+    generator = np.random.default_rng(config.seed)
+    train = generator.permutation(official["train"][config.fold])
+    test = generator.permutation(official["test"][config.fold])
+    if config.n_train + config.n_validation > len(train) or (config.n_test or 0) > len(test):
+        raise ConfigError(
+            f"the official split has {len(train)} training and {len(test)} test structures, "
+            f"too few for {_asked(config)}"
+        )
+    n_used = config.n_train + config.n_validation
+    return _split(train[: config.n_train], train[config.n_train : n_used], test[: config.n_test])
+
+
+def _split(train: IndexArray, validation: IndexArray, test: IndexArray) -> Split:
+    return Split(train=np.sort(train), validation=np.sort(validation), test=np.sort(test))
+
+
+def _too_few(config: SplitConfig, gap: int, n: int) -> str:
+    return f"the data has {n} structures, too few for {_asked(config)}" + (
+        f" with gaps of {gap}" if gap else ""
+    )
+
+
+def _asked(config: SplitConfig) -> str:
+    return f"n_train = {config.n_train}, n_validation = {config.n_validation}, n_test = {config.n_test}"

@@ -1,0 +1,134 @@
+"""What a model may know of its training data: elements, reference energies, scale, number of neighbours."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import numpy as np
+from ase.data import atomic_numbers as number_of_symbol
+from ase.data import chemical_symbols
+
+from sigmaff.data.dataset import GraphDataset
+from sigmaff.data.structures import FloatArray, LabelledStructures
+from sigmaff.errors import ConfigError, DataError
+
+ReferenceEnergies = Literal["least_squares", "isolated_atoms"] | dict[str, float] | dict[int, float]
+"""Energy of each element: fitted, of single atoms marked IsolatedAtom, or given in eV by symbol or number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetStatistics:
+    """All that data tells a model before training. A model's energy is Σ reference + scale · output."""
+
+    elements: tuple[int, ...]  # atomic numbers, sorted
+    reference_energies: dict[int, float]  # eV
+    scale: float  # eV: rms force component times 1 Å; without forces the std of E per atom less references
+    mean_neighbors: float
+    n_structures: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, whose keys are strings."""
+        references = {str(number): energy for number, energy in self.reference_energies.items()}
+        return asdict(self) | {"elements": list(self.elements), "reference_energies": references}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        references = {int(number): float(energy) for number, energy in values["reference_energies"].items()}
+        return cls(
+            elements=tuple(values["elements"]),
+            reference_energies=references,
+            scale=values["scale"],
+            mean_neighbors=values["mean_neighbors"],
+            n_structures=values["n_structures"],
+        )
+
+
+def compute_statistics(
+    dataset: GraphDataset, reference: ReferenceEnergies = "least_squares"
+) -> DatasetStatistics:
+    """Statistics of a training set."""
+    structures = dataset.structures
+    references = reference_energies(structures, reference)
+    return DatasetStatistics(
+        elements=structures.elements,
+        reference_energies=references,
+        scale=_scale(structures, references),
+        mean_neighbors=dataset.mean_neighbors,
+        n_structures=len(structures),
+    )
+
+
+def reference_energies(structures: LabelledStructures, reference: ReferenceEnergies) -> dict[int, float]:
+    """Energy of each element that occurs, eV. Zero where a fit is asked for and there are no energies."""
+    if reference == "least_squares":
+        return _least_squares(structures)
+    given = _isolated_atoms(structures) if reference == "isolated_atoms" else _by_number(reference)
+    missing = [chemical_symbols[number] for number in structures.elements if number not in given]
+    if missing:
+        where = (
+            "a structure of one atom marked config_type=IsolatedAtom"
+            if reference == "isolated_atoms"
+            else "E0s"
+        )
+        raise DataError(
+            f"{structures.source}: no reference energy for {', '.join(missing)}; give {where} for each"
+        )
+    return {number: given[number] for number in structures.elements}
+
+
+def composition(structures: LabelledStructures) -> FloatArray:
+    """Number of atoms of each element of ``structures.elements``, (n_structures, n_elements)."""
+    elements = np.array(structures.elements)
+    return np.array(
+        [(atoms.numbers[:, None] == elements).sum(0) for atoms in structures.structures], dtype=float
+    )
+
+
+def _least_squares(structures: LabelledStructures) -> dict[int, float]:
+    """The x nearest to the mean energy per atom that minimises ‖E − A x‖, A the composition.
+
+    Solving for the deviation from the mean keeps digits of large totals, and shares out evenly what the
+    compositions do not tell apart (as in a data set of one molecule).
+    """
+    if structures.energy is None:
+        return dict.fromkeys(structures.elements, 0.0)
+    counts = composition(structures)
+    n_atoms = counts.sum(1)
+    mean = structures.energy.sum() / n_atoms.sum()
+    deviation = np.linalg.lstsq(counts, structures.energy - n_atoms * mean, rcond=None)[0]
+    return dict(zip(structures.elements, (mean + deviation).tolist(), strict=True))
+
+
+def _isolated_atoms(structures: LabelledStructures) -> dict[int, float]:
+    if structures.energy is None:
+        raise DataError(f"{structures.source}: reference energies of isolated atoms need energies")
+    return {
+        int(atoms.numbers[0]): float(energy)
+        for atoms, energy in zip(structures.structures, structures.energy, strict=True)
+        if len(atoms) == 1
+        and "IsolatedAtom" in {value for value in atoms.info.values() if isinstance(value, str)}
+    }
+
+
+def _by_number(given: dict[str, float] | dict[int, float]) -> dict[int, float]:
+    """Keys are symbols, numbers, or (after JSON) numbers written out."""
+    energies = {}
+    for element, energy in given.items():
+        name = str(element)
+        if not name.isdigit() and name not in number_of_symbol:
+            raise ConfigError(f"reference energy for {element!r}, which is no element")
+        energies[int(name) if name.isdigit() else number_of_symbol[name]] = float(energy)
+    return energies
+
+
+def _scale(structures: LabelledStructures, references: Mapping[int, float]) -> float:
+    """eV. 1 where the data has no spread."""
+    if structures.forces is not None:
+        scale = float(np.sqrt(np.mean(np.concatenate(structures.forces) ** 2)))
+    elif structures.energy is not None:
+        counts = composition(structures)
+        expected = counts @ np.array([references[number] for number in structures.elements])
+        scale = float(np.std((structures.energy - expected) / counts.sum(1)))
+    else:
+        scale = 0.0
+    return scale if scale > 1e-9 else 1.0

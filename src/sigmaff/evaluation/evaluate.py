@@ -1,0 +1,234 @@
+"""Run a model over labelled structures and keep what every figure and every number is made of."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from sigmaff.errors import DataError
+from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration
+from sigmaff.evaluation.metrics import FloatArray
+from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.prediction import (
+    UNCALIBRATED,
+    Calibration,
+    ForcesStd,
+    Prediction,
+    Predictor,
+    Provenance,
+    concatenate,
+)
+
+IntArray = npt.NDArray[np.int64]
+
+
+class LabelledGraphs(Protocol):
+    """All that an evaluation knows of a data set."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Sequence[int], /) -> tuple[AtomicGraph, Labels]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """True and predicted values and raw σ of a model on a data set. eV, Å; ``None``: no label, or no σ."""
+
+    name: str
+    structure_index: IntArray  # (n_atoms,) sorted
+    atomic_numbers: IntArray  # (n_atoms,)
+    positions: FloatArray  # (n_atoms, 3)
+    energy: FloatArray | None  # (n_structures,) true
+    energy_predicted: FloatArray  # (n_structures,)
+    energy_std_raw: FloatArray | None  # (n_structures,)
+    forces: FloatArray | None  # (n_atoms, 3) true
+    forces_predicted: FloatArray  # (n_atoms, 3)
+    forces_std_raw: FloatArray | None  # (n_atoms, 3)
+    node_energy_std_raw: FloatArray | None  # (n_atoms,)
+    energy_calibration: Calibration = UNCALIBRATED
+    forces_calibration: Calibration = UNCALIBRATED
+    provenance: Provenance  # of the raw σ
+    seconds_per_structure: float  # spent in the model
+
+    @property
+    def n_structures(self) -> int:
+        return self.energy_predicted.size
+
+    @property
+    def n_atoms(self) -> int:
+        return self.atomic_numbers.size
+
+    @property
+    def atoms_per_structure(self) -> IntArray:
+        """(n_structures,)"""
+        return np.bincount(self.structure_index, minlength=self.n_structures)
+
+    @property
+    def energy_error(self) -> FloatArray | None:
+        """Predicted minus true, (n_structures,)."""
+        return None if self.energy is None else self.energy_predicted - self.energy
+
+    @property
+    def forces_error(self) -> FloatArray | None:
+        """Predicted minus true, (n_atoms, 3)."""
+        return None if self.forces is None else self.forces_predicted - self.forces
+
+    @property
+    def energy_std(self) -> FloatArray | None:
+        """Calibrated σ, (n_structures,)."""
+        return _scaled(self.energy_std_raw, self.energy_calibration)
+
+    @property
+    def forces_std(self) -> FloatArray | None:
+        """Calibrated σ, (n_atoms, 3)."""
+        return _scaled(self.forces_std_raw, self.forces_calibration)
+
+    @property
+    def node_energy_std(self) -> FloatArray | None:
+        """Calibrated σ of each atom's share of the energy, (n_atoms,); it shares the energy's calibration."""
+        return _scaled(self.node_energy_std_raw, self.energy_calibration)
+
+
+def evaluate_model(
+    predictor: Predictor,
+    dataset: LabelledGraphs,
+    *,
+    name: str,
+    batch_size: int = 32,
+    forces_std: ForcesStd = "auto",
+    energy_calibration: Calibration = UNCALIBRATED,
+    forces_calibration: Calibration = UNCALIBRATED,
+    progress: Callable[[int], None] | None = None,
+) -> Evaluation:
+    """Predict every structure of ``dataset``, ``batch_size`` at a time.
+
+    ``predictor`` must give raw σ: the calibrations are kept beside it, not applied twice. ``progress`` is
+    called after each batch with the number of structures done.
+    """
+    if len(dataset) == 0:
+        raise DataError(f"{name}: there is no structure to evaluate")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    graphs, labels, predictions, seconds = [], [], [], 0.0
+    for start in range(0, len(dataset), batch_size):
+        stop = min(start + batch_size, len(dataset))
+        graph, known = dataset.batch(range(start, stop))
+        began = time.perf_counter()
+        predictions.append(_on_cpu(predictor.predict(graph, forces_std=forces_std)))
+        seconds += time.perf_counter() - began
+        graphs.append(graph)
+        labels.append(known)
+        if progress is not None:
+            progress(stop)
+    prediction = concatenate(predictions)
+    evaluation = Evaluation(
+        name=name,
+        structure_index=_structure_index(graphs),
+        atomic_numbers=np.concatenate([graph.atomic_numbers.cpu().numpy() for graph in graphs]),
+        positions=np.concatenate([_float64(graph.positions) for graph in graphs]),
+        energy=_joined([known.energy for known in labels]),
+        energy_predicted=_float64(prediction.energy),
+        energy_std_raw=_joined([prediction.energy_std]),
+        forces=_joined([known.forces for known in labels]),
+        forces_predicted=_float64(prediction.forces),
+        forces_std_raw=_joined([prediction.forces_std]),
+        node_energy_std_raw=_joined([prediction.node_energy_std]),
+        energy_calibration=energy_calibration,
+        forces_calibration=forces_calibration,
+        provenance=_provenance(predictions),
+        seconds_per_structure=seconds / len(dataset),
+    )
+    _check(evaluation)
+    return evaluation
+
+
+def calibrate_evaluation(
+    evaluation: Evaluation, method: CalibrationMethod = "quantile"
+) -> tuple[Calibration | None, Calibration | None]:
+    """Calibrations of energies and of force components, fitted on held-out structures.
+
+    ``None`` for the one of the two that lacks labels or σ.
+    """
+    pairs = (
+        ("energies", evaluation.energy_error, evaluation.energy_std_raw),
+        ("forces", evaluation.forces_error, evaluation.forces_std_raw),
+    )
+    if all(error is None or std is None for _, error, std in pairs):
+        raise DataError(
+            f"{evaluation.name}: calibration needs labels and a σ for energies or for forces; "
+            f"labelled: {_present(energies=evaluation.energy, forces=evaluation.forces)}; "
+            f"σ from method {evaluation.provenance.method!r}: "
+            f"{_present(energies=evaluation.energy_std_raw, forces=evaluation.forces_std_raw)}"
+        )
+    energy, forces = (
+        None if error is None or std is None else _fit(f"{evaluation.name}, {quantity}", error, std, method)
+        for quantity, error, std in pairs
+    )
+    return energy, forces
+
+
+def _present(*, energies: FloatArray | None, forces: FloatArray | None) -> str:
+    named = (("energies", energies), ("forces", forces))
+    return " and ".join(name for name, values in named if values is not None) or "neither"
+
+
+def _fit(where: str, error: FloatArray, std_raw: FloatArray, method: CalibrationMethod) -> Calibration:
+    try:
+        return fit_calibration(error, std_raw, method)
+    except DataError as problem:
+        raise DataError(f"{where}: {problem}") from None
+
+
+def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:
+    return None if std_raw is None else std_raw * calibration.scale
+
+
+def _on_cpu(prediction: Prediction) -> Prediction:
+    """The prediction without its history and off the device, so that batches do not pile up there."""
+    moved: dict[str, Any] = {
+        name: value.detach().cpu() for name, value in vars(prediction).items() if isinstance(value, Tensor)
+    }
+    return replace(prediction, **moved)
+
+
+def _float64(tensor: Tensor) -> FloatArray:
+    return tensor.detach().cpu().double().numpy()
+
+
+def _joined(tensors: Sequence[Tensor | None]) -> FloatArray | None:
+    """The batches of one quantity as one array; what one batch lacks, the whole lacks."""
+    present = [_float64(tensor) for tensor in tensors if tensor is not None]
+    return np.concatenate(present) if len(present) == len(tensors) else None
+
+
+def _structure_index(graphs: Sequence[AtomicGraph]) -> IntArray:
+    counts = np.concatenate([graph.atoms_per_structure().cpu().numpy() for graph in graphs])
+    return np.repeat(np.arange(counts.size), counts)
+
+
+def _provenance(predictions: Sequence[Prediction]) -> Provenance:
+    """That of the batches; if the force σ of some was sampled, "sampled" is what can be said of all."""
+    provenances = [prediction.provenance for prediction in predictions]
+    return next((item for item in provenances if item.forces_std == "sampled"), provenances[0])
+
+
+def _check(evaluation: Evaluation) -> None:
+    """Raise an error that names the first structure with a value that is not finite or a σ below 0."""
+    for key, values in vars(evaluation).items():
+        if not isinstance(values, np.ndarray):
+            continue
+        wrong = ~np.isfinite(values)
+        if key.endswith("std_raw"):
+            wrong |= values < 0
+        if wrong.any():
+            row = int(np.argwhere(wrong)[0, 0])
+            per_structure = key.startswith("energy")
+            structure = row if per_structure else int(evaluation.structure_index[row])
+            raise DataError(
+                f"{evaluation.name}: {key} of structure {structure} is {values[wrong].flat[0]}; "
+                "remove the structure or, if many have it, check the labels and the model"
+            )

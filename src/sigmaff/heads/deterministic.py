@@ -1,0 +1,50 @@
+"""The backbone's own readout: an energy, no σ."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads.base import EnergyDistribution, Head
+from sigmaff.ops import scatter_sum
+
+
+class DeterministicConfig(BaseModel):
+    """The deterministic head has no hyper-parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["deterministic"] = "deterministic"
+
+
+class Deterministic(Head):
+    """E = Σ_i (w · a(h_i) + b), with the backbone's activation a."""
+
+    method = "deterministic"
+
+    def __init__(
+        self,
+        config: DeterministicConfig,
+        n_features: int,
+        activation: nn.Module,
+        elements: tuple[int, ...],  # noqa: ARG002
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.activation = activation
+        self.linear = nn.Linear(n_features, 1)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
+        node_mean = self.node_mean(node_features)
+        return EnergyDistribution(
+            node_mean=node_mean, mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures)
+        )
+
+    def node_mean(self, node_features: Tensor) -> Tensor:
+        return self.linear(self.activation(node_features)).squeeze(-1)
+
+    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:  # noqa: ARG002
+        """Mean absolute error."""
+        return (distribution.mean - target).abs().mean()

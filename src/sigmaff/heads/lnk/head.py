@@ -1,0 +1,234 @@
+"""The Localized Neural Kernel: one sparse Gaussian process on the embedding of every atom, summed over atoms.
+
+    f(h, e) = w · φ(h, e) + r(h, e),      w ~ N(μ, C Cᵀ),      r ~ GP(0, k − φ·φ)
+    E = Σ_i mean(h_i) + Σ_i f(h_i, e_i)
+
+| symbol | here |
+|---|---|
+| h | ``node_features`` (n_atoms, d) |
+| φ, k | ``LocalKernel.basis``, ``LocalKernel`` |
+| μ, C | ``weight_mean`` (p,), ``weight_cholesky`` (p, p) |
+"""
+
+import math
+from typing import Literal
+
+import torch
+from ase.data import chemical_symbols
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads.base import EnergyDistribution, Head
+from sigmaff.heads.lnk.kernels import MATERN52, RBF, StationaryKernel
+from sigmaff.heads.lnk.local_kernel import LocalKernel
+from sigmaff.ops import scatter_sum
+
+KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
+    "rbf": (RBF, False),
+    "matern52": (MATERN52, False),
+    "linear": (None, True),
+    "rbf+linear": (RBF, True),
+}
+DRAW_SEED = 0
+
+
+class LNKConfig(BaseModel):
+    """Hyper-parameters of the Localized Neural Kernel."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["lnk"] = "lnk"
+    kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
+        default="rbf+linear", description="covariance of the embeddings of two atoms of one element"
+    )
+    covariance: Literal["full", "diagonal"] = Field(
+        default="full",
+        description="variance of an energy: over all pairs of atoms (full: σ of n far copies grows as n), or over each "
+        "atom by itself (diagonal: as √n; the paper's)",
+    )
+    mean: Literal["constant", "backbone", "residual"] = Field(
+        default="residual",
+        description="predicted energy: a constant plus the Gaussian process (constant; the paper's), the backbone's own "
+        "readout unchanged (backbone), or the readout plus the Gaussian process of what it misses (residual)",
+    )
+    fit: Literal["closed_form", "variational"] = Field(
+        default="closed_form",
+        description="closed_form: train the backbone, freeze it, solve for the posterior; variational: gradient descent "
+        "on the predictive log-likelihood (the paper's)",
+    )
+    freeze_backbone: bool = Field(
+        default=True,
+        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or train all "
+        "end to end (the paper's LNK)",
+    )
+    variance_labels: Literal["energy", "energy+forces"] = Field(
+        default="energy+forces",
+        description="closed form only: labels that reduce the variance; force rows enter with a weight chosen on "
+        "held-out data, which may be zero",
+    )
+    selection: Literal["held_out", "marginal_likelihood"] = Field(
+        default="held_out",
+        description="closed form only: what chooses lengthscale, scales, noise and the weight of force rows: the "
+        "likelihood of held-out energies and forces, or that of the training set",
+    )
+    n_inducing: int = Field(
+        default=100, ge=1, description="inducing points, shared out over the elements; a linear kernel has none"
+    )
+    n_samples: int = Field(default=64, ge=1, description="posterior functions drawn for sampled force σ")
+    n_frequencies: int = Field(default=512, ge=1, description="random Fourier features of each of these functions")
+
+
+class LNK(Head):
+    """Sparse Gaussian process of atom embeddings. Its algebra is float64, whatever the network's precision."""
+
+    method = "lnk"
+    kind = "epistemic"
+
+    def __init__(
+        self, config: LNKConfig, n_features: int, activation: nn.Module, elements: tuple[int, ...]
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.covariance = config.covariance
+        self.n_samples = config.n_samples
+        self.activation = activation
+        self.readout = None if config.mean == "constant" else nn.Linear(n_features, 1)
+        stationary, linear = KERNELS[config.kernel]
+        self.kernel = LocalKernel(
+            stationary,
+            linear,
+            n_inducing=config.n_inducing,
+            n_features=n_features,
+            n_elements=len(elements),
+            activation=activation,
+        )
+        n_weights = self.kernel.n_weights
+        self.weight_mean = nn.Parameter(torch.zeros(n_weights, dtype=torch.float64))
+        self.weight_cholesky = nn.Parameter(torch.eye(n_weights, dtype=torch.float64))
+        self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
+        self.element_index: Tensor
+        self.register_buffer("element_index", _element_index(elements), persistent=False)
+        self._draw_functions(n_features, len(elements), stationary or RBF)
+
+    def _draw_functions(self, n_features: int, n_elements: int, kernel: StationaryKernel) -> None:
+        """The random numbers behind the sampled functions: the same for every model of the same sizes."""
+        generator = torch.Generator().manual_seed(DRAW_SEED)
+        n_samples, n_frequencies = self.config.n_samples, self.config.n_frequencies
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        self.phases: Tensor
+        self.frequencies: Tensor
+        self.prior_draws: Tensor
+        self.posterior_draws: Tensor
+        phases = 2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64)
+        self.register_buffer("phases", phases, persistent=False)
+        frequencies = kernel.draw_frequencies(n_frequencies, n_features, generator)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        prior_draws = normal(n_elements, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies)
+        self.register_buffer("prior_draws", prior_draws, persistent=False)
+        self.register_buffer("posterior_draws", normal(self.kernel.n_weights, n_samples), persistent=False)
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        if self.readout is not None:
+            self.readout.to(dtype)
+
+    def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:
+        """Place the inducing points on training embeddings."""
+        self.kernel.initialize(node_features.detach().double(), self.element_index[atomic_numbers])
+
+    def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
+        elements = self.element_index[graph.atomic_numbers]
+        features = node_features.double()
+        with_gradient = self.training or self.config.mean != "backbone"
+        basis = self.kernel.basis(features if with_gradient else features.detach(), elements)
+        node_mean = self._node_mean(node_features, basis)
+        if not self.training:
+            features, basis = features.detach(), basis.detach()
+        node_variance, variance = self._variances(features, elements, basis, graph)
+        return EnergyDistribution(
+            node_mean=node_mean,
+            mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures),
+            node_variance=node_variance,
+            variance=variance,
+        )
+
+    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
+        if distribution.variance is None:
+            raise TypeError("the LNK is trained on a distribution with a variance")
+        variance = distribution.variance + torch.exp(2.0 * self.log_noise)
+        misfit = (target.double() - distribution.mean).square() / variance
+        likelihood = -0.5 * (misfit + variance.log() + math.log(2.0 * math.pi))
+        return self.kl_divergence() / n_train - likelihood.mean()
+
+    def kl_divergence(self) -> Tensor:
+        """KL(N(μ, C Cᵀ) ‖ N(0, 1)) of the whitened weights."""
+        cholesky = self.weight_cholesky.tril()
+        quadratic = cholesky.square().sum() + self.weight_mean.square().sum() - self.weight_mean.numel()
+        return 0.5 * quadratic - cholesky.diagonal().abs().log().sum()
+
+    def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        """Pathwise samples: a prior draw f₀, its value at the inducing points taken back, and C ε of the weights.
+
+        f − mean(f) = f₀(h) + φ(h) · (C ε − L⁻¹ f₀(Z))
+        """
+        elements = self.element_index[graph.atomic_numbers]
+        features = node_features.double()
+        weights = self.weight_cholesky.tril() @ self.posterior_draws
+        deviations = features.new_zeros(graph.n_atoms, self.n_samples)
+        if self.kernel.stationary is not None:
+            at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
+            weights = torch.cat(
+                [weights[: self.kernel.n_inducing] - self.kernel.whitening() @ at_inducing, weights[self.kernel.n_inducing :]]
+            )
+            deviations = self._prior_functions(features, elements)
+        deviations = deviations + self.kernel.basis(features, elements) @ weights
+        return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
+
+    def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
+        elements = self.element_index[graph.atomic_numbers]
+        features, tangents = node_features.double(), tangents.double()
+        slopes = self.kernel.basis_slopes(features, tangents, elements)
+        cholesky = self.weight_cholesky.tril()
+        if self.covariance == "diagonal":
+            by_atom = self.kernel.node_slope_residual(tangents, slopes) + (slopes @ cholesky).square().sum(-1)
+            return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
+        shape = (len(slopes), graph.n_structures, slopes.shape[-1])
+        summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
+        residual = self.kernel.slope_residual(features, tangents, elements, summed, graph)
+        return residual + (summed @ cholesky).square().sum(-1)
+
+    def _node_mean(self, node_features: Tensor, basis: Tensor) -> Tensor:
+        if self.readout is None:
+            return self.constant + basis @ self.weight_mean
+        readout = self.readout(self.activation(node_features)).squeeze(-1)
+        return readout if self.config.mean == "backbone" else readout + basis @ self.weight_mean
+
+    def _variances(
+        self, features: Tensor, elements: Tensor, basis: Tensor, graph: AtomicGraph
+    ) -> tuple[Tensor, Tensor]:
+        """Variance of each atom's energy (n_atoms,) and of each structure's (n_structures,)."""
+        cholesky = self.weight_cholesky.tril()
+        by_atom = self.kernel.node_residual(basis) + (basis @ cholesky).square().sum(-1)
+        if self.covariance == "diagonal":
+            return by_atom, scatter_sum(by_atom, graph.structure_index, graph.n_structures)
+        summed = scatter_sum(basis, graph.structure_index, graph.n_structures)
+        residual = self.kernel.residual(features, elements, basis, graph)
+        return by_atom, residual + (summed @ cholesky).square().sum(-1)
+
+    def _prior_functions(self, features: Tensor, elements: Tensor) -> Tensor:
+        """Draws of the stationary prior, (n_atoms, n_samples); elements have independent draws."""
+        waves = self.kernel.fourier_features(features, self.frequencies, self.phases)
+        by_element = torch.einsum("nf,efs->ens", waves, self.prior_draws)
+        return by_element[elements, torch.arange(len(elements), device=elements.device)]
+
+
+def _element_index(elements: tuple[int, ...]) -> Tensor:
+    """Position of an atomic number among the model's elements; one past the end for all others."""
+    index = torch.full((len(chemical_symbols),), len(elements))
+    index[list(elements)] = torch.arange(len(elements))
+    return index

@@ -1,0 +1,169 @@
+"""A potential: backbone + head + scaling. The only place where normalised and physical units meet."""
+
+from dataclasses import replace
+
+import torch
+from ase.data import chemical_symbols
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
+from sigmaff.data import DatasetStatistics
+from sigmaff.errors import DataError
+from sigmaff.potential.forces_std import forces_variance
+from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.heads import DeterministicConfig, EnergyDistribution, HeadConfig, build_head
+from sigmaff.ops import scatter_sum
+from sigmaff.prediction import Calibration, ForcesStd, Prediction, Provenance, calibrated
+
+
+class PotentialConfig(BaseModel):
+    """What a potential is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: BackboneConfig = Field(default=SchNetConfig(), description="the network that embeds atoms")
+    head: HeadConfig = Field(default=DeterministicConfig(), description="the readout of energies and their σ")
+
+
+class Potential(nn.Module):
+    """E = Σ_i E₀(z_i) + scale · Σ_i head(backbone(graph))_i, F = −∂E/∂positions.
+
+    The network runs in its own precision (float32 unless cast with ``set_precision``); reference energies and the
+    head's Gaussian-process algebra stay in float64.
+    """
+
+    def __init__(self, config: PotentialConfig, statistics: DatasetStatistics) -> None:
+        super().__init__()
+        self.config = config
+        self.statistics = statistics
+        self.energy_calibration: Calibration | None = None
+        self.forces_calibration: Calibration | None = None
+        self.backbone = build_backbone(config.backbone)
+        self.head = build_head(config.head, self.backbone.n_features, self.backbone.activation, statistics.elements)
+        self._references = _reference_table(statistics)
+
+    @property
+    def cutoff(self) -> float:
+        return self.backbone.cutoff
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.backbone.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.backbone.parameters()).device
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Cast the network, and not the float64 algebra of the head."""
+        self.backbone.to(dtype)
+        self.head.set_precision(dtype)
+
+    def forward(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
+        """Energy distribution and forces (n_atoms, 3), normalised, differentiable in the parameters."""
+
+        def energy(positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            distribution, _ = self._distribution(graph.with_positions(positions))
+            return distribution.mean.sum(), distribution.tensors()
+
+        gradient, (_, parts) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
+        return EnergyDistribution(**parts), -gradient
+
+    def normalised_targets(self, graph: AtomicGraph, labels: Labels) -> tuple[Tensor | None, Tensor | None]:
+        """Energies and forces as the network sees them; references are subtracted in float64."""
+        energy = forces = None
+        if labels.energy is not None:
+            references = scatter_sum(self._node_references(graph), graph.structure_index, graph.n_structures)
+            energy = ((labels.energy - references) / self.statistics.scale).to(self.dtype)
+        if labels.forces is not None:
+            forces = (labels.forces / self.statistics.scale).to(self.dtype)
+        return energy, forces
+
+    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        """Energies, forces and calibrated σ in eV and Å."""
+        raw = self.predict_raw(graph, forces_std=forces_std)
+        return calibrated(raw, self.energy_calibration, self.forces_calibration)
+
+    @torch.no_grad()
+    def predict_raw(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        """Energies, forces and the head's own σ in eV and Å, before calibration."""
+        graph = graph.to(device=self.device, dtype=self.dtype)
+        references = self._node_references(graph)
+        distribution, features, forces, virial = self.derivatives(graph)
+        variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
+        scale = self.statistics.scale
+        node_energy = references + scale * distribution.node_mean.double()
+        return Prediction(
+            energy=scatter_sum(node_energy, graph.structure_index, graph.n_structures),
+            forces=scale * forces,
+            node_energy=node_energy,
+            energy_std=_std(distribution.variance, scale),
+            forces_std=_std(variance, scale),
+            node_energy_std=_std(distribution.node_variance, scale),
+            stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell),
+            provenance=Provenance(
+                method=self.head.method, kind=self.head.kind, covariance=self.head.covariance, forces_std=how
+            ),
+        )
+
+    def _distribution(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
+        features = self.backbone(graph)
+        return self.head(features, graph), features
+
+    def derivatives(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None]:
+        """Distribution, embeddings, forces, and the derivative by strain of the energy of periodic structures."""
+
+        def energy(positions: Tensor, strain: Tensor) -> tuple[Tensor, tuple[dict[str, Tensor], Tensor]]:
+            moved = graph.with_positions(positions)
+            distribution, features = self._distribution(moved if graph.cell is None else _strained(moved, strain))
+            return distribution.mean.sum(), (distribution.tensors(), features)
+
+        strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
+        derivative = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
+        (gradient, virial), (_, (parts, features)) = derivative(graph.positions, strain)
+        symmetric = None if graph.cell is None else 0.5 * (virial + virial.transpose(1, 2))
+        return EnergyDistribution(**parts), features, -gradient, symmetric
+
+    def _node_references(self, graph: AtomicGraph) -> Tensor:
+        """Reference energy of each atom, eV, float64."""
+        references = self._references.to(graph.atomic_numbers.device)[graph.atomic_numbers]
+        unseen = references.isnan()
+        if unseen.any():
+            atom = int(unseen.nonzero()[0])
+            raise DataError(
+                f"atom {atom - int((graph.structure_index < graph.structure_index[atom]).sum())} of structure "
+                f"{int(graph.structure_index[atom])} is {chemical_symbols[int(graph.atomic_numbers[atom])]}, "
+                f"an element this model was not trained on (it knows "
+                f"{', '.join(chemical_symbols[z] for z in self.statistics.elements)}); "
+                "train on structures that contain it, or leave the structure out"
+            )
+        return references
+
+
+def _reference_table(statistics: DatasetStatistics) -> Tensor:
+    """Reference energies by atomic number; NaN marks elements the model has not seen."""
+    table = torch.full((len(chemical_symbols),), torch.nan, dtype=torch.float64)
+    for number in statistics.elements:
+        table[number] = statistics.reference_energies[number]
+    return table
+
+
+def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
+    """Positions and periodic images deformed by x -> x (1 + ε), with one strain per structure."""
+    of_pair = graph.structure_index[graph.pair_index[0]]
+    return replace(
+        graph,
+        positions=graph.positions + torch.einsum("na,nab->nb", graph.positions, strain[graph.structure_index]),
+        pair_shift=graph.pair_shift + torch.einsum("pa,pab->pb", graph.pair_shift, strain[of_pair]),
+    )
+
+
+def _volume(cell: Tensor) -> Tensor:
+    """(n_structures, 1, 1); NaN for a structure without a cell, whose stress does not exist."""
+    volume = torch.linalg.det(cell).abs()
+    return torch.where(volume > 0, volume, torch.nan)[:, None, None]
+
+
+def _std(variance: Tensor | None, scale: float) -> Tensor | None:
+    return None if variance is None else scale * variance.clamp(min=0.0).sqrt()

@@ -1,0 +1,314 @@
+"""The figures of a report, each drawn on axes of its own ``Figure``: no pyplot, no state left behind.
+
+Colours are from the Okabe-Ito set, so that they are told apart with any colour vision and in grey.
+"""
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from sigmaff.errors import DataError
+from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.metrics import auroc, calibration_score, mae, observed_coverage, retention_curve, rmse
+from sigmaff.prediction import UNCALIBRATED, Calibration
+
+Array = npt.NDArray[np.float64]
+Panel = Callable[[Axes], None]
+
+BLUE, ORANGE, GREY, INK = "#0072b2", "#d55e00", "#8a9199", "#1d2329"
+MAX_POINTS = 5000
+ENERGY_STD_LABEL = "energy σ (meV/atom)"
+FORCE_STD_LABEL = "force σ, rms over the structure (eV/Å)"
+N_BINS = 12
+TINY = 1e-12  # eV or eV/Å: the least value on a logarithmic axis
+STYLE: dict[Any, Any] = {
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 9.0,
+    "axes.linewidth": 0.8,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.5,
+    "font.family": "sans-serif",
+    "font.size": 8.5,
+    "grid.color": "#e6e7e4",
+    "grid.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "legend.fontsize": 8.0,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """One kind of label of an evaluation, flattened to (n_samples,): energies, or force components."""
+
+    name: str
+    unit: str
+    error: Array
+    std_raw: Array | None  # None: no σ
+    calibration: Calibration
+
+    def rated(self, calibration: Calibration) -> tuple[Array, Array]:
+        """Errors and calibrated σ of the samples with σ > 0; a force that vanishes by symmetry has σ = 0."""
+        assert self.std_raw is not None
+        positive = self.std_raw > 0
+        return self.error[positive], calibration.scale * self.std_raw[positive]
+
+
+def energies(evaluation: Evaluation) -> Quantity | None:
+    """Total energies; ``None`` without energy labels."""
+    if evaluation.energy_error is None:
+        return None
+    std_raw = _known(evaluation.energy_std_raw)
+    calibration = evaluation.energy_calibration
+    return Quantity(
+        name="energy", unit="eV", error=evaluation.energy_error, std_raw=std_raw, calibration=calibration
+    )
+
+
+def forces(evaluation: Evaluation) -> Quantity | None:
+    """Force components; ``None`` without force labels."""
+    if evaluation.forces_error is None:
+        return None
+    error, std_raw = evaluation.forces_error.ravel(), _known(evaluation.forces_std_raw)
+    calibration = evaluation.forces_calibration
+    return Quantity(name="force", unit="eV/Å", error=error, std_raw=std_raw, calibration=calibration)
+
+
+def _known(std_raw: Array | None) -> Array | None:
+    """σ as one row; ``None`` if it is nowhere above 0, for nothing can be measured of it then."""
+    return None if std_raw is None or not (std_raw > 0).any() else std_raw.ravel()
+
+
+def structure_rms(evaluation: Evaluation, per_atom: Array) -> Array:
+    """Root mean square over the atoms and components of each structure: (n_atoms, 3) -> (n_structures,)."""
+    square = np.bincount(evaluation.structure_index, (per_atom**2).mean(axis=1), evaluation.n_structures)
+    return np.asarray(np.sqrt(square / evaluation.atoms_per_structure))
+
+
+def energy_std_per_atom(evaluation: Evaluation) -> Array | None:
+    """Energy σ over the number of atoms, meV/atom."""
+    std = evaluation.energy_std
+    return None if std is None else 1e3 * std / evaluation.atoms_per_structure
+
+
+def forces_std_rms(evaluation: Evaluation) -> Array | None:
+    """Force σ of each structure, eV/Å."""
+    return None if evaluation.forces_std is None else structure_rms(evaluation, evaluation.forces_std)
+
+
+def subsample(n: int, limit: int = MAX_POINTS) -> npt.NDArray[np.int64]:
+    """Sorted indices of at most ``limit`` of n samples; the same ones every time."""
+    if n <= limit:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, limit, replace=False))
+
+
+def draw_energy_parity(axes: Axes, evaluation: Evaluation) -> None:
+    """Predicted against true energy about the mean; per atom where structures differ in size."""
+    assert evaluation.energy is not None
+    sizes = evaluation.atoms_per_structure
+    same = bool(np.all(sizes == sizes[0]))
+    divisor, unit = (1.0, "eV") if same else (sizes.astype(float), "eV/atom")
+    true, predicted = evaluation.energy / divisor, evaluation.energy_predicted / divisor
+    _draw_parity(axes, true - true.mean(), predicted - true.mean(), "energy about the mean", unit)
+
+
+def draw_force_parity(axes: Axes, evaluation: Evaluation) -> None:
+    """Predicted against true force components."""
+    assert evaluation.forces is not None
+    true, predicted = evaluation.forces.ravel(), evaluation.forces_predicted.ravel()
+    _draw_parity(axes, true, predicted, "force component", "eV/Å")
+
+
+def _draw_parity(axes: Axes, true: Array, predicted: Array, label: str, unit: str) -> None:
+    chosen = subsample(len(true))
+    low, high = min(true.min(), predicted.min()), max(true.max(), predicted.max())
+    margin = 0.04 * (high - low) or 1.0
+    limits = (low - margin, high + margin)
+    axes.plot(limits, limits, color=GREY, linewidth=0.9, zorder=1)
+    axes.scatter(
+        true[chosen], predicted[chosen], s=7, color=BLUE, alpha=0.35, linewidths=0, rasterized=True, zorder=2
+    )
+    axes.set(
+        xlim=limits,
+        ylim=limits,
+        aspect="equal",
+        xlabel=f"true {label} ({unit})",
+        ylabel=f"predicted {label} ({unit})",
+    )
+    axes.locator_params(nbins=6)
+    axes.set_title(f"MAE {mae(predicted - true):.3g}, RMSE {rmse(predicted - true):.3g} {unit}")
+
+
+def draw_calibration(axes: Axes, quantity: Quantity) -> None:
+    """Observed against expected coverage of central intervals, for raw and calibrated σ."""
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle="--", label="ideal", zorder=3)
+    is_raw = quantity.calibration == UNCALIBRATED
+    curves = [(UNCALIBRATED, GREY, "raw σ")] + (
+        [] if is_raw else [(quantity.calibration, BLUE, "calibrated σ")]
+    )
+    for calibration, color, name in curves:
+        _draw_coverage(axes, quantity, calibration, color, name)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="expected coverage", ylabel="observed coverage")
+    axes.set_title(f"{quantity.name}: central intervals")
+    axes.legend(loc="upper left", title="calibration score", alignment="left", title_fontsize=8.0)
+
+
+def draw_std_versus_error(axes: Axes, quantity: Quantity, ood: Quantity | None) -> None:
+    """Density of |error| over σ, and the rms error in bins of σ: on the line where σ is right."""
+    error, std = quantity.rated(quantity.calibration)
+    size = np.abs(error)
+    drawn = size > max(0.01 * float(np.median(size)), TINY)  # the logarithm of chance hits says nothing
+    axes.set(xscale="log", yscale="log")
+    axes.hexbin(
+        std[drawn],
+        size[drawn],
+        gridsize=44,
+        xscale="log",
+        yscale="log",
+        mincnt=1,
+        bins="log",
+        cmap="Blues",
+        vmin=0.3,
+        linewidths=0.1,
+        rasterized=True,
+    )
+    _draw_binned(axes, error, std, INK, "rms error, in distribution")
+    if ood is not None and ood.std_raw is not None:
+        _draw_binned(axes, *ood.rated(ood.calibration), ORANGE, "rms error, out of distribution")
+    ends = np.array(axes.get_xlim())
+    width = float(quantity.calibration.multiplier(0.95))
+    axes.plot(ends, ends, color=INK, linewidth=0.9, label="rms error = σ (ideal)")
+    if np.isfinite(width):
+        axes.plot(
+            ends, width * ends, color=GREY, linewidth=0.9, linestyle="--", label="95 % lie below (ideal)"
+        )
+    axes.set(
+        xlim=ends,
+        xlabel=f"{quantity.name} σ ({quantity.unit})",
+        ylabel=f"|{quantity.name} error| ({quantity.unit})",
+    )
+    _plain_ticks(axes.xaxis, *axes.get_xlim())
+    _plain_ticks(axes.yaxis, *axes.get_ylim())
+    axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none", fancybox=False)
+
+
+def draw_std_histogram(axes: Axes, std: Array, ood: Array | None, label: str) -> None:
+    """Histograms of σ by structure on shared logarithmic bins, and how well σ tells the two sets apart."""
+    everything = _positive(std if ood is None else np.concatenate([std, ood]))
+    low, high = float(everything.min()), float(everything.max())
+    bins = np.geomspace(low / 1.05, high * 1.05, 41).tolist()
+    for values, color, name in ((std, BLUE, "in distribution"), (ood, ORANGE, "out of distribution")):
+        if values is not None:
+            weights = np.full(values.size, 1 / values.size)
+            axes.hist(
+                values, bins, weights=weights, histtype="stepfilled", color=color, alpha=0.7, label=name
+            )
+    if ood is not None:
+        axes.set_title(f"AUROC {auroc(std, ood):.3f}")
+    axes.set(xscale="log", xlabel=label, ylabel="share of structures")
+    axes.grid(visible=False, axis="x")
+    _plain_ticks(axes.xaxis, low, high)
+    axes.legend()
+
+
+def draw_retention(axes: Axes, error: Array, std: Array, label: str) -> None:
+    """Mean error left if the structures of lowest σ are predicted and all others computed exactly."""
+    size = np.abs(error)
+    drawn = np.unique(np.linspace(0, size.size, 401).astype(int))
+    orders = ((std, BLUE, 1.8, "by lowest σ"), (size, INK, 0.9, "by lowest error (best)"))
+    for order, color, width, name in orders:
+        share, left = retention_curve(size, _positive(order))
+        axes.plot(share[drawn], left[drawn], color=color, linewidth=width, label=name)
+    axes.plot([0, 1], [0, size.mean()], color=GREY, linewidth=0.9, linestyle="--", label="at random")
+    axes.set(xlim=(0, 1), xlabel="share of structures predicted", ylabel=f"mean {label} left")
+    axes.set_ylim(bottom=0)
+    axes.legend(loc="upper left")
+
+
+def _draw_coverage(axes: Axes, quantity: Quantity, calibration: Calibration, color: str, name: str) -> None:
+    error, std = quantity.rated(calibration)
+    expected = np.linspace(0.0, 1.0, 101)
+    score = calibration_score(error, std, calibration)
+    observed = observed_coverage(error, std, expected, calibration)
+    axes.plot(expected, observed, color=color, linewidth=1.8, label=f"{name}: {score:.3f}")
+
+
+def _draw_binned(axes: Axes, error: Array, std: Array, color: str, name: str) -> None:
+    """Rms error over rms σ in bins of equal count along σ."""
+    bins = [members for members in np.array_split(np.argsort(std, kind="stable"), N_BINS) if members.size]
+    points = np.array([(rmse(std[members]), rmse(error[members])) for members in bins])
+    axes.plot(*points.T, "o-", color=color, markersize=4, linewidth=0.8, label=name)
+
+
+def _positive(values: Array) -> Array:
+    """Values for a logarithmic axis: zeros at a millionth of the largest."""
+    return np.maximum(values, max(1e-6 * float(values.max()), TINY))
+
+
+def _plain_number(value: float, _position: int) -> str:
+    return f"{value:g}"
+
+
+def _plain_ticks(axis: Axis, low: float, high: float) -> None:
+    """Plain numbers at the powers of ten of a logarithmic axis; also at 2 and 5 times them if few."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(_plain_number))
+    axis.set_minor_locator(NullLocator())
+
+
+def new_figure(*panels: Panel, width: float = 5.0, height: float = 4.2) -> Figure:
+    """A figure with one column for each panel; sizes in inches, ``width`` that of one column."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width * len(panels), height), layout="constrained")
+        figure.patch.set_alpha(0.0)
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            axes.patch.set_alpha(0.0)
+            panel(axes)
+    return figure
+
+
+def to_svg(figure: Figure, name: str) -> str:
+    """The figure as an <svg> element for a page: ids begin with ``name``, texts stay texts, no metadata."""
+    text = io.StringIO()
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name}):
+        figure.savefig(text, format="svg", dpi=180, metadata={"Date": None})
+    svg = text.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+
+
+def readme_figure(evaluation: Evaluation, ood: Evaluation) -> Figure:
+    """Force parity, calibration of the force σ, and σ in and out of distribution, side by side on white."""
+    quantity, std = forces(evaluation), forces_std_rms(evaluation)
+    std_ood = forces_std_rms(ood)
+    if quantity is None or std is None or std_ood is None:
+        raise DataError("the README figure needs force labels, and force σ of both data sets")
+    figure = new_figure(
+        lambda axes: draw_force_parity(axes, evaluation),
+        lambda axes: draw_calibration(axes, quantity),
+        lambda axes: draw_std_histogram(axes, std, std_ood, FORCE_STD_LABEL),
+        width=4.2,
+        height=3.9,
+    )
+    figure.patch.set(facecolor="white", alpha=1.0)
+    return figure

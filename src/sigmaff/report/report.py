@@ -1,0 +1,91 @@
+"""The report: one HTML file that holds its figures, tables, style and script."""
+
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from sigmaff.errors import SigmaffError
+from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.summary import summarize
+from sigmaff.report.sections import all_sections
+from sigmaff.report.tables import key_figures, meaning_of_std, timing_table, verdict
+from sigmaff.report.viewer import MAX_ATOMS, viewer_data
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    evaluation: Evaluation,
+    ood: Evaluation | None = None,
+    *,
+    title: str,
+    model_info: Mapping[str, object],
+    timings: Mapping[str, float] | None = None,
+    force: bool = False,
+) -> None:
+    """Write the report of an evaluation, and of one out of distribution (``ood``), to ``path``.
+
+    ``model_info`` is shown as it is, mappings in it as nested tables; ``timings`` are in seconds. An existing
+    file is replaced only with ``force``; the file is written whole or not at all.
+    """
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise SigmaffError(f"cannot write the report to {path}: {_obstacle(path)}")
+    if path.exists() and not force:
+        raise SigmaffError(f"{path} exists already; use --force to replace it, or choose another name")
+    _write_whole(path, _render(evaluation, ood, title, model_info, timings or {}))
+
+
+def _obstacle(path: Path) -> str:
+    return (
+        "it is a folder; add a file name" if path.is_dir() else f"there is no folder {path.parent}; create it"
+    )
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_text(text, encoding="utf-8", errors="replace")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _render(
+    evaluation: Evaluation,
+    ood: Evaluation | None,
+    title: str,
+    model_info: Mapping[str, object],
+    timings: Mapping[str, float],
+) -> str:
+    summary = summarize(evaluation, ood)
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    return environment.from_string(_resource("template.html")).render(
+        title=title,
+        verdict=verdict(summary, evaluation.name, None if ood is None else ood.name),
+        name=evaluation.name,
+        ood_name="" if ood is None else ood.name,
+        has_ood=ood is not None,
+        groups=key_figures(summary, None if ood is None else summarize(ood)),
+        sections=all_sections(evaluation, ood),
+        viewer=viewer_data(evaluation, ood),
+        no_viewer=_no_viewer(evaluation),
+        meaning=meaning_of_std(evaluation),
+        timings=timing_table(evaluation, timings),
+        model_info=model_info,
+        style=Markup(_resource("style.css")),
+        script=Markup(_resource("viewer.js")),
+    )
+
+
+def _resource(name: str) -> str:
+    return files("sigmaff.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _no_viewer(evaluation: Evaluation) -> str:
+    if evaluation.forces_std is None:
+        return "Not shown: there is no force σ to colour the atoms by."
+    return f"Not shown: all structures have more than {MAX_ATOMS} atoms."

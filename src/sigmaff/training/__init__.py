@@ -1,0 +1,14 @@
+"""Training: settings and results. The loop is ``sigmaff.training.loop.train``; it brings Lightning Fabric."""
+
+from sigmaff.training.config import TrainingConfig
+from sigmaff.training.schedule import CosineSchedule, ExponentialSchedule
+from sigmaff.training.state import EpochRecord, Progress, TrainingResult
+
+__all__ = [
+    "CosineSchedule",
+    "EpochRecord",
+    "ExponentialSchedule",
+    "Progress",
+    "TrainingConfig",
+    "TrainingResult",
+]

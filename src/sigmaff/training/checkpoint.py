@@ -1,0 +1,157 @@
+"""Checkpoints: all that a training needs to go on as if it had never stopped, in one safetensors file.
+
+Numbers are JSON in the file's metadata, so reading one never executes code. A file is written whole or not
+at all.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.optim import Optimizer
+
+from sigmaff.data import GraphDataset
+from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.potential import Potential
+from sigmaff.training.config import TrainingConfig
+from sigmaff.training.state import TrainingState
+
+VERSION = 1
+
+Tensors = Mapping[str, Mapping[str, Tensor]]
+"""Tensors by group ("weights", "average", "best", "moments") and name."""
+
+
+def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identity: Mapping[str, Any]) -> None:
+    flat = {
+        f"{group}/{name}": tensor.detach().cpu().contiguous()
+        for group, named in tensors.items()
+        for name, tensor in named.items()
+    }
+    numbers = {"version": VERSION, "state": state.to_dict(), "identity": identity}
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(save(flat, metadata={"sigmaff_checkpoint": json.dumps(numbers)}))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingState, dict[str, Any]]:
+    """Tensors, state and identity of a run."""
+    tensors: dict[str, dict[str, Tensor]] = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            numbers = json.loads(file.metadata()["sigmaff_checkpoint"])
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                group, name = key.split("/", 1)
+                tensors.setdefault(group, {})[name] = file.get_tensor(key)
+        if numbers["version"] == VERSION:
+            return tensors, TrainingState.from_dict(numbers["state"]), numbers["identity"]
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"{path} is damaged or no checkpoint ({error}); start this training anew with --force"
+        ) from error
+    raise ModelFileError(
+        f"{path} has checkpoint format {numbers['version']}, this version of sigmaff reads {VERSION}: "
+        "finish the run with the version that began it, or use another directory"
+    )
+
+
+def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Step counts and moments by "parameter/quantity"."""
+    return {
+        f"{index}/{name}": value
+        for index, moments in optimizer.state_dict()["state"].items()
+        for name, value in moments.items()
+    }
+
+
+def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split("/")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def identify(
+    potential: Potential,
+    train_set: GraphDataset,
+    validation_set: GraphDataset,
+    config: TrainingConfig,
+    seed: int,
+) -> dict[str, Any]:
+    """What makes a run this run: settings by name, data and starting weights by digest."""
+    return {
+        "seed": seed,
+        **_flatten("training", config.trajectory()),
+        **_flatten("model", potential.config.model_dump(mode="json")),
+        "reference energies and scale": _digest([json.dumps(potential.statistics.to_dict()).encode()]),
+        "starting weights": weights_digest(potential.state_dict()),
+        "training set": _digest(_data_bytes(train_set)),
+        "validation set": _digest(_data_bytes(validation_set)),
+    }
+
+
+def check_identity(path: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run that another configuration or other data began."""
+    changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    if changed:
+        lines = [f"  {_change(key, was.get(key), now.get(key))}" for key in changed]
+        raise ConfigError(
+            f"{path} belongs to another run:\n"
+            + "\n".join(lines)
+            + "\nUndo the change to resume it, use another directory, or start anew here with --force."
+        )
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    return _digest(part for name in sorted(weights) for part in (name.encode(), _bytes(weights[name])))
+
+
+def _change(key: str, was: Any, now: Any) -> str:
+    is_digest = key.startswith(("reference", "starting", "training set", "validation set"))
+    return f"{key} changed" if is_digest else f"{key}: was {was}, now {now}"
+
+
+def _flatten(prefix: str, values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    return {
+        key: leaf
+        for name, value in values.items()
+        for key, leaf in _flatten(f"{prefix}.{name}", value).items()
+    }
+
+
+def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes]:
+    """Structures and labels; not the pairs, which follow from them and the cutoff."""
+    for indices in torch.arange(len(dataset)).split(batch_size):
+        graph, labels = dataset.batch(indices)
+        for tensor in (
+            graph.positions,
+            graph.atomic_numbers,
+            graph.structure_index,
+            labels.energy,
+            labels.forces,
+        ):
+            yield b"none" if tensor is None else _bytes(tensor)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def _digest(parts: Iterator[bytes] | list[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,98 @@
+"""The settings of a training."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sigmaff.training.schedule import ExponentialSchedule, Schedule
+
+MAY_CHANGE = {
+    "patience",
+    "time_limit_minutes",
+    "validation_batch_size",
+    "checkpoint_minutes",
+    "tensorboard",
+    "compile",
+    "threads",
+    "accelerator",
+    "devices",
+    "n_nodes",
+    "strategy",
+}
+"""Settings that do not decide where the weights go: a run may be resumed with others."""
+
+
+class TrainingConfig(BaseModel):
+    """How a potential is trained. Losses and gradients are in the model's normalised unit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    forces_weight: float = Field(
+        default=0.99,
+        ge=0,
+        le=1,
+        description="ρ in the loss (1 − ρ)·energy + ρ·forces; 0 trains on energies and computes no forces",
+    )
+    batch_size: int = Field(
+        default=10,
+        ge=1,
+        description="structures per step, over all devices; an epoch is cut into equal batches",
+    )
+    max_epochs: int = Field(default=1000, ge=1, description="passes over the training set")
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="stop after this many epochs without a better validation loss; null never",
+    )
+    time_limit_minutes: float | None = Field(
+        default=None, gt=0, description="stop cleanly after this time, resumptions added up; null never"
+    )
+    validate_every: int = Field(default=1, ge=1, description="epochs from one validation to the next")
+    validation_batch_size: int = Field(default=100, ge=1, description="structures per step of a validation")
+    learning_rate: float = Field(
+        default=1e-3, gt=0, description="of the backbone, at the top of the schedule"
+    )
+    head_learning_rate: float | None = Field(
+        default=None, gt=0, description="of the head; null takes the backbone's learning rate"
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay of AdamW")
+    schedule: Schedule = Field(default=ExponentialSchedule(), description="course of the learning rates")
+    ema_decay: float = Field(
+        default=0.999,
+        ge=0,
+        lt=1,
+        description="memory of the running average of the weights, which is validated and kept; "
+        "it starts short, as min(ema_decay, (1 + step)/(10 + step)); 0 keeps the weights themselves",
+    )
+    gradient_clip: float | None = Field(
+        default=10.0,
+        gt=0,
+        description="largest 2-norm of the gradient of all weights together; null is no limit",
+    )
+    freeze_backbone: bool = Field(
+        default=False, description="train the head alone, the backbone as in prediction"
+    )
+    compile: bool = Field(
+        default=False,
+        description="compile the loss (about 2.5 times faster steps after a minute of compiling)",
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of each process; null leaves them alone"
+    )
+    checkpoint_minutes: float = Field(
+        default=10.0,
+        gt=0,
+        description="longest time within an epoch without a checkpoint; each epoch ends with one",
+    )
+    tensorboard: bool = Field(default=True, description="write TensorBoard events beside metrics.csv")
+    accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as Lightning Fabric has it")
+    devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
+    n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
+    strategy: str = Field(default="auto", description="auto or ddp, as Lightning Fabric has it")
+
+    def trajectory(self) -> dict[str, Any]:
+        """The settings that decide the weights after every step, and which of them is kept."""
+        may_change = MAY_CHANGE | (
+            {"max_epochs"} if isinstance(self.schedule, ExponentialSchedule) else set()
+        )
+        return self.model_dump(mode="json", exclude=may_change)

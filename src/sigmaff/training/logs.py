@@ -1,0 +1,47 @@
+"""Metrics of a training as a CSV table and as TensorBoard events."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from sigmaff.training.state import EpochRecord
+
+COLUMNS = [field.name for field in fields(EpochRecord)]
+
+
+class MetricsLog:
+    """``metrics.csv`` and ``tensorboard/`` of a run; rows later than ``history`` are dropped first."""
+
+    def __init__(self, directory: Path, history: Sequence[EpochRecord], *, tensorboard: bool) -> None:
+        self.path = directory / "metrics.csv"
+        _rewrite(self.path, history)
+        self.events: SummaryWriter | None = None
+        if tensorboard:
+            last_step = history[-1].step if history else 0
+            self.events = SummaryWriter(str(directory / "tensorboard"), purge_step=last_step + 1)
+
+    def write(self, record: EpochRecord) -> None:
+        row = asdict(record)
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, COLUMNS).writerow(row)
+        if self.events is not None:
+            for name, value in row.items():
+                if name != "step" and value is not None:
+                    self.events.add_scalar(name, value, record.step)
+            self.events.flush()
+
+    def close(self) -> None:
+        if self.events is not None:
+            self.events.close()
+
+
+def _rewrite(path: Path, history: Sequence[EpochRecord]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        table.writerows(asdict(record) for record in history)
+    partial.replace(path)

@@ -1,0 +1,372 @@
+"""The training loop, on Lightning Fabric: one process or many, interrupted or not, the same steps.
+
+The batches of an epoch follow from (seed, epoch), the random numbers of a step from (seed, step, process):
+nothing but weights, moments and counters has to be saved to resume a run exactly.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torch.optim import AdamW
+
+from sigmaff.data import GraphDataset
+from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
+from sigmaff.potential import Potential
+from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
+from sigmaff.training.checkpoint import (
+    check_identity,
+    identify,
+    optimizer_tensors,
+    read_checkpoint,
+    restore_optimizer,
+    weights_digest,
+    write_checkpoint,
+)
+from sigmaff.training.config import TrainingConfig
+from sigmaff.training.ema import WeightAverage, assign
+from sigmaff.training.interrupt import StopRequest
+from sigmaff.training.logs import MetricsLog
+from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
+from sigmaff.training.state import (
+    EpochRecord,
+    Progress,
+    Quiet,
+    StoppedBecause,
+    TrainingResult,
+    TrainingState,
+)
+
+
+class TrainingDivergedError(SigmaffError):
+    """A loss or a gradient is not a finite number."""
+
+
+def train(
+    potential: Potential,
+    train_set: GraphDataset,
+    validation_set: GraphDataset,
+    config: TrainingConfig,
+    directory: Path,
+    *,
+    seed: int,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> TrainingResult:
+    """Train a potential in place, to the averaged weights of the epoch with the lowest validation loss.
+
+    ``directory`` gets ``checkpoint.safetensors``, ``metrics.csv`` and ``tensorboard/``. Called again with the
+    same arguments, a run that was killed goes on from its last checkpoint, and one that is over returns at
+    once. A checkpoint of another run is an error, or with ``force`` is overwritten. If training does not come
+    to its end, the potential is left as it was given. Each process of a distributed training runs this with
+    the same arguments and a directory that all of them see.
+    """
+    fabric = Fabric(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        num_nodes=config.n_nodes,
+        strategy=config.strategy,
+    )
+    fabric.launch()
+    directory.mkdir(parents=True, exist_ok=True)
+    with (
+        StopRequest() as stop,
+        _threads(config.threads),
+        _random_state(fabric.device),
+        _prepared(potential),
+    ):
+        training = Training(fabric, potential, train_set, validation_set, config, directory, seed, stop)
+        training.resume(force=force)
+        if not fabric.is_global_zero:
+            return training.run(Quiet(), None)
+        with closing(MetricsLog(directory, training.state.history, tensorboard=config.tensorboard)) as log:
+            return training.run(progress or Quiet(), log)
+
+
+class Training:
+    """One run: the potential, its data, its optimiser, and how far it is."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        potential: Potential,
+        train_set: GraphDataset,
+        validation_set: GraphDataset,
+        config: TrainingConfig,
+        directory: Path,
+        seed: int,
+        stop: StopRequest,
+    ) -> None:
+        self.fabric, self.potential, self.config, self.seed, self.stop = fabric, potential, config, seed, stop
+        self.train_set, self.validation_set = train_set, validation_set
+        self.checkpoint = directory / "checkpoint.safetensors"
+        self.state = TrainingState()
+        self.began = 0.0  # by the clock
+        self.saved = 0.0  # seconds of the run at its last checkpoint
+        self.n_atoms = torch.tensor([len(atoms) for atoms in train_set.structures.structures])
+        self.n_batches = math.ceil(len(train_set) / config.batch_size)
+        self.total_steps = self.n_batches * config.max_epochs
+        self._check_start()
+        self.identity = identify(potential, train_set, validation_set, config, seed)
+        freeze(potential, train_set, config)
+        self.objective = Objective(potential, config, len(train_set))
+        self.module, self.optimizer = fabric.setup(self.objective, _optimizer(potential, config))
+        trained = {name: weight for name, weight in potential.named_parameters() if weight.requires_grad}
+        self.average = WeightAverage(trained, config.ema_decay)
+        self.best: dict[str, Tensor] = {}  # none before the first validation
+
+    def _check_start(self) -> None:
+        """Errors that should come before the first step, not after hours."""
+        if self.config.schedule.warmup_steps >= self.total_steps:
+            raise ConfigError(
+                f"schedule.warmup_steps is {self.config.schedule.warmup_steps}, but the whole training has "
+                f"{self.total_steps} steps ({self.n_batches} batches, {self.config.max_epochs} epochs): "
+                "shorten the warm-up, or raise max_epochs"
+            )
+        for dataset in (self.train_set, self.validation_set):
+            load_batch(self.potential, dataset, torch.arange(1), self.config)
+
+    def resume(self, *, force: bool) -> None:
+        """Take up the checkpoint of this run, if there is one."""
+        if not self.checkpoint.exists():
+            return
+        try:
+            tensors, state, identity = read_checkpoint(self.checkpoint)
+            best = tensors.get("best", {})
+            if self.identity["starting weights"] == weights_digest(tensors["weights"] | best):
+                self.identity |= {
+                    "starting weights": identity["starting weights"]
+                }  # as this run returned them
+            check_identity(self.checkpoint, identity, self.identity)
+        except (ConfigError, ModelFileError):
+            if force:
+                return
+            raise
+        self.potential.load_state_dict(tensors["weights"])
+        assign(self.average.values, tensors["average"])
+        self.best = best
+        restore_optimizer(self.optimizer, tensors["moments"])
+        self.state = state
+
+    def run(self, progress: Progress, log: MetricsLog | None) -> TrainingResult:
+        """Epochs until there is a reason to stop; then the best weights."""
+        self.began = time.monotonic() - self.state.seconds
+        self.saved = self.state.seconds
+        progress.start(self.total_steps, self.state.step)
+        while (reason := self.state.stopped_because(self.config)) is None:
+            self._train_epoch(progress)
+            record = self._close_epoch()
+            if self.state.add(record):
+                self.best = {name: value.clone() for name, value in self.average.values.items()}
+            if log is not None:
+                log.write(record)
+            progress.epoch(record)
+            self._save()
+            if any(self._agree(float(self.stop.received))):
+                raise self._interruption()
+        assign(self.average.weights, self.best)
+        return self._result(reason)
+
+    def _train_epoch(self, progress: Progress) -> None:
+        """The batches left of an epoch, up to its end or that of the time."""
+        state = self.state
+        batches = epoch_batches(len(self.train_set), self.n_batches, self.seed, state.epoch)
+        self.module.train()
+        while state.batch < self.n_batches:
+            loss = self._step(batches[state.batch])
+            loss, state.seconds, stop = self._agree(loss, self._seconds(), float(self.stop.received))
+            state.loss_sum += loss
+            state.batch += 1
+            state.step += 1
+            progress.step(state.epoch + 1, state.step, loss)
+            if stop or state.seconds - self.saved > 60 * self.config.checkpoint_minutes:
+                self._save()
+            if stop:
+                raise self._interruption()
+            if state.is_late(self.config):
+                return
+
+    def _interruption(self) -> KeyboardInterrupt:
+        return KeyboardInterrupt(
+            f"training stopped on request after step {self.state.step} of {self.total_steps}; "
+            f"the same command goes on from there ({self.checkpoint})"
+        )
+
+    def _step(self, indices: Tensor) -> float:
+        """One optimiser step on a batch, of which this process takes its share; the share's loss."""
+        rank, n_processes = self.fabric.global_rank, self.fabric.world_size
+        share, of_structures, of_atoms = batch_share(indices, self.n_atoms, rank, n_processes)
+        batch = load_batch(self.potential, self.train_set, share, self.config)
+        torch.manual_seed(derived_seed(self.seed, self.state.step, rank))
+        terms = self.module(batch)
+        loss = n_processes * self.objective.total(terms, of_structures, of_atoms)  # gradients are averaged
+        self.fabric.backward(loss)
+        norm = self.fabric.clip_gradients(
+            self.module,
+            self.optimizer,
+            max_norm=self.config.gradient_clip or math.inf,
+            error_if_nonfinite=False,
+        )
+        assert norm is not None
+        self._check_finite(loss.item(), norm.item(), indices)
+        self._set_learning_rates()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.average.update(self.state.step)
+        return loss.item()
+
+    def _set_learning_rates(self) -> None:
+        factor = self.config.schedule.factor(self.state.step, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = factor * group["top_lr"]
+
+    def _check_finite(self, loss: float, gradient_norm: float, indices: Tensor) -> None:
+        if math.isfinite(loss) and math.isfinite(gradient_norm):
+            return
+        structures = self.train_set.structures
+        frames = ", ".join(str(structures.frame_index[index]) for index in sorted(indices.tolist()))
+        raise TrainingDivergedError(
+            f"epoch {self.state.epoch + 1}, step {self.state.step + 1}: the loss is {loss}, the norm of its "
+            f"gradient {gradient_norm}. The batch holds frames {frames} of {structures.source}: look there "
+            "for wrong labels or atoms on top of each other, or lower the learning rate. "
+            f"The last good weights are in {self.checkpoint}"
+        )
+
+    def _close_epoch(self) -> EpochRecord:
+        """Validate if it is time to, and write down the epoch."""
+        state = self.state
+        train_loss = state.loss_sum / state.batch
+        number = state.epoch + 1
+        if state.batch == self.n_batches:
+            state.epoch, state.batch, state.loss_sum = number, 0, 0.0
+        is_last = number == self.config.max_epochs or state.is_late(self.config)
+        validated = is_last or number % self.config.validate_every == 0
+        loss, energy_mae, forces_mae = self._validate() if validated else (None, None, None)
+        (state.seconds,) = self._agree(self._seconds())
+        return EpochRecord(
+            epoch=number,
+            step=state.step,
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+            train_loss=train_loss,
+            validation_loss=loss,
+            energy_mae=energy_mae,
+            forces_mae=forces_mae,
+            seconds=state.seconds,
+        )
+
+    @torch.no_grad()
+    def _validate(self) -> tuple[float, float, float | None]:
+        """Loss, energy MAE (eV) and forces MAE (eV/Å) of the averaged weights on the validation set."""
+        rank, n_processes = self.fabric.global_rank, self.fabric.world_size
+        n_batches = math.ceil(len(self.validation_set) / self.config.validation_batch_size)
+        sums = np.zeros(6)
+        self.module.eval()
+        with self.average.applied():
+            for indices in torch.arange(len(self.validation_set)).tensor_split(n_batches)[rank::n_processes]:
+                batch = load_batch(self.potential, self.validation_set, indices, self.config)
+                sums += _sums(self.objective(batch), batch.graph.n_structures, batch.graph.n_atoms)
+        energy_loss, energy_mae, n_structures, forces_loss, forces_mae, n_atoms = self._agree(*sums.tolist())
+        weight, scale = self.config.forces_weight, self.potential.statistics.scale
+        loss = (1.0 - weight) * energy_loss / n_structures + weight * forces_loss / n_atoms
+        if not math.isfinite(loss):
+            raise TrainingDivergedError(
+                f"step {self.state.step}: the validation loss is {loss}; look for wrong labels or atoms "
+                f"on top of each other in {self.validation_set.structures.source}, or lower the learning rate"
+            )
+        return loss, scale * energy_mae / n_structures, scale * forces_mae / n_atoms if weight else None
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def _agree(self, *values: float) -> list[float]:
+        """Means over all processes, so that all of them take the same decisions."""
+        if self.fabric.world_size == 1:
+            return list(values)
+        mean = self.fabric.all_reduce(torch.tensor(values, dtype=torch.float64), reduce_op="mean")
+        assert isinstance(mean, Tensor)
+        return mean.tolist()
+
+    def _save(self) -> None:
+        self.saved = self.state.seconds
+        if not self.fabric.is_global_zero:
+            return
+        tensors = {
+            "weights": self.potential.state_dict(),
+            "average": self.average.values,
+            "best": self.best,
+            "moments": optimizer_tensors(self.optimizer),
+        }
+        write_checkpoint(self.checkpoint, tensors, self.state, self.identity)
+
+    def _result(self, reason: StoppedBecause) -> TrainingResult:
+        assert self.state.best_epoch is not None
+        assert self.state.best_loss is not None
+        return TrainingResult(
+            best_epoch=self.state.best_epoch,
+            best_validation_loss=self.state.best_loss,
+            history=tuple(self.state.history),
+            seconds=self.state.seconds,
+            stopped_because=reason,
+            is_main_process=self.fabric.is_global_zero,
+        )
+
+
+def _sums(terms: LossTerms, n_structures: int, n_atoms: int) -> np.ndarray:
+    """Losses and absolute errors of a batch as sums over its structures and atoms, and their numbers."""
+    forces_loss = 0.0 if terms.forces_loss is None else float(terms.forces_loss)
+    forces_mae = 0.0 if terms.forces_mae is None else float(terms.forces_mae)
+    of_structures = n_structures * np.array([float(terms.energy_loss), float(terms.energy_mae), 1.0])
+    return np.concatenate([of_structures, n_atoms * np.array([forces_loss, forces_mae, 1.0])])
+
+
+def _optimizer(potential: Potential, config: TrainingConfig) -> AdamW:
+    """AdamW with a group for the backbone and one for the head."""
+    rates = {"backbone": config.learning_rate, "head": config.head_learning_rate or config.learning_rate}
+    parts = {"backbone": potential.backbone, "head": potential.head}
+    trained = {name: [p for p in part.parameters() if p.requires_grad] for name, part in parts.items()}
+    if not any(trained.values()):
+        raise ConfigError("nothing to train: the backbone is frozen, and the head has no weights of its own")
+    groups = [
+        {"params": trained[name], "lr": rate, "top_lr": rate} for name, rate in rates.items() if trained[name]
+    ]
+    return AdamW(groups, weight_decay=config.weight_decay, fused=True)
+
+
+@contextmanager
+def _random_state(device: torch.device) -> Iterator[None]:
+    """Leaves the random numbers of the caller as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+
+
+@contextmanager
+def _threads(n_threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _prepared(potential: Potential) -> Iterator[None]:
+    """Leaves the potential where and as it was, in prediction mode; on an error with its old weights."""
+    device = potential.device
+    before = {name: value.detach().clone() for name, value in potential.state_dict().items()}
+    trainable = {name: weight.requires_grad for name, weight in potential.named_parameters()}
+    try:
+        yield
+    except BaseException:
+        potential.load_state_dict(before)
+        raise
+    finally:
+        for name, weight in potential.named_parameters():
+            weight.requires_grad_(trainable[name])
+        potential.to(device).eval()

@@ -1,0 +1,101 @@
+"""Where a training is, what it has seen, and when it is over."""
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, Self
+
+from sigmaff.training.config import TrainingConfig
+
+StoppedBecause = Literal["max_epochs", "patience", "time_limit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochRecord:
+    """One row of the metrics. Validation values are of the averaged weights; ``None`` where none was made."""
+
+    epoch: int  # from 1
+    step: int  # optimiser steps taken
+    learning_rate: float  # of the backbone
+    train_loss: float  # mean over the batches of the epoch
+    validation_loss: float | None = None
+    energy_mae: float | None = None  # eV
+    forces_mae: float | None = None  # eV/Å
+    seconds: float  # since the start, pauses between resumptions left out
+
+
+@dataclass(kw_only=True)
+class TrainingState:
+    """The numbers of a checkpoint; its tensors are the rest."""
+
+    epoch: int = 0  # epochs completed
+    batch: int = 0  # batches done of the epoch under way
+    step: int = 0  # optimiser steps taken
+    seconds: float = 0.0
+    loss_sum: float = 0.0  # over the batches done of the epoch under way
+    best_epoch: int | None = None
+    best_loss: float | None = None
+    history: list[EpochRecord] = field(default_factory=list)
+
+    def stopped_because(self, config: TrainingConfig) -> StoppedBecause | None:
+        """Why this training is over, or ``None``. It follows from the state: higher limits let it go on."""
+        if self.epoch >= config.max_epochs:
+            return "max_epochs"
+        if config.patience is not None and self._epochs_since_best() >= config.patience:
+            return "patience"
+        return "time_limit" if self.is_late(config) else None
+
+    def _epochs_since_best(self) -> int:
+        """Up to the last validation, not to the last epoch."""
+        validated = [record.epoch for record in self.history if record.validation_loss is not None]
+        return validated[-1] - (self.best_epoch or 0) if validated else 0
+
+    def is_late(self, config: TrainingConfig) -> bool:
+        return config.time_limit_minutes is not None and self.seconds >= 60 * config.time_limit_minutes
+
+    def add(self, record: EpochRecord) -> bool:
+        """Append a record; whether it is the best so far."""
+        self.history.append(record)
+        loss = record.validation_loss
+        is_best = loss is not None and (self.best_loss is None or loss < self.best_loss)
+        if is_best:
+            self.best_epoch, self.best_loss = record.epoch, loss
+        return is_best
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        state = cls(**values)
+        return replace(state, history=[EpochRecord(**row) for row in values["history"]])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """What a training came to. The potential holds the averaged weights of the best epoch."""
+
+    best_epoch: int
+    best_validation_loss: float
+    history: tuple[EpochRecord, ...]
+    seconds: float
+    stopped_because: StoppedBecause
+    is_main_process: bool  # the one process of a distributed training that should write files
+
+
+class Progress(Protocol):
+    """Who is told how a training goes."""
+
+    def start(self, total_steps: int, done_steps: int) -> None: ...
+
+    def step(self, epoch: int, step: int, loss: float) -> None: ...
+
+    def epoch(self, record: EpochRecord) -> None: ...
+
+
+class Quiet:
+    """Tells nobody."""
+
+    def start(self, total_steps: int, done_steps: int) -> None: ...
+
+    def step(self, epoch: int, step: int, loss: float) -> None: ...
+
+    def epoch(self, record: EpochRecord) -> None: ...

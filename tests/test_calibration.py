@@ -1,0 +1,164 @@
+"""Recalibration: closed forms, robustness, and coverage by Monte Carlo."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.evaluation import CALIBRATION_METHODS, ONE_SIGMA, calibration_score, fit_calibration
+from sigmaff.evaluation import observed_coverage as coverage
+
+METHODS = list(CALIBRATION_METHODS)
+KNOTTED = ["isotonic", "conformal"]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(21)
+
+
+def mixture(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Errors three times the raw σ, with a tenth of them thirty times as large as that."""
+    std = rng.lognormal(sigma=0.5, size=n)
+    return 3 * std * rng.standard_normal(n) * np.where(rng.random(n) < 0.1, 30.0, 1.0), std
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gaussian_errors_give_back_their_factor(rng: np.random.Generator, method: str) -> None:
+    std = rng.lognormal(sigma=0.5, size=40_000)
+    calibration = fit_calibration(2.5 * std * rng.standard_normal(std.size), std, method)
+    assert calibration.scale == pytest.approx(2.5, rel=0.02)
+    assert calibration.method == method
+    assert calibration.n_samples == 40_000
+    assert calibration.multiplier(0.95) == pytest.approx(norm.ppf(0.975), rel=0.03)
+    assert calibration.multiplier(0.3) == pytest.approx(norm.ppf(0.65), rel=0.03)
+
+
+def test_scalar_is_the_maximum_of_the_likelihood(rng: np.random.Generator) -> None:
+    errors, std = mixture(rng, 200)
+    scale = fit_calibration(errors, std, "scalar").scale
+    scales = np.geomspace(scale / 2, scale * 2, 2001)
+    likelihood = norm.logpdf(errors, scale=std * scales[:, None]).sum(axis=1)
+    assert scales[likelihood.argmax()] == pytest.approx(scale, rel=1e-3)
+
+
+def test_quantile_withstands_heavy_tails(rng: np.random.Generator) -> None:
+    held_out, test = mixture(rng, 20_000), mixture(rng, 20_000)
+    robust, likely = (fit_calibration(*held_out, method) for method in ("quantile", "scalar"))
+    assert (
+        3 < robust.scale < 3.6
+    )  # a tenth of the errors is beyond reach: a little above the bulk's factor of 3
+    assert likely.scale == pytest.approx(3 * np.sqrt(0.9 + 0.1 * 30**2), rel=0.05)
+    assert calibration_score(test[0], test[1] * robust.scale) < 0.12
+    assert calibration_score(test[0], test[1] * likely.scale) > 1.0
+
+
+@pytest.mark.parametrize("n", [10, 57, 3000])
+def test_no_factor_scores_better_than_quantile(rng: np.random.Generator, n: int) -> None:
+    errors, std = mixture(rng, n)
+    best = calibration_score(errors, std * fit_calibration(errors, std, "quantile").scale)
+    others = [calibration_score(errors, std * scale) for scale in np.geomspace(0.01, 1000, 1500)]
+    assert best <= min(others) + 2e-3
+
+
+@pytest.mark.parametrize("method", KNOTTED)
+def test_knots_hold_for_errors_of_another_shape(rng: np.random.Generator, method: str) -> None:
+    """Gaussian multipliers are wrong for the mixture at nearly every level; the knots are right."""
+    held_out, test = mixture(rng, 50_000), mixture(rng, 50_000)
+    calibration = fit_calibration(*held_out, method)
+    levels = np.array([0.05, 0.3, ONE_SIGMA, 0.9, 0.95, 0.99, 0.999])
+    assert coverage(test[0], test[1] * calibration.scale, levels, calibration) == pytest.approx(
+        levels, abs=0.01
+    )
+
+
+@pytest.mark.parametrize("method", KNOTTED)
+@pytest.mark.parametrize("n", [10, 198, 200, 5000, 300_000])
+def test_knots_are_few_monotone_and_one_at_one_sigma(rng: np.random.Generator, method: str, n: int) -> None:
+    calibration = fit_calibration(rng.standard_normal(n), np.ones(n), method)
+    assert len(calibration.coverages) == len(calibration.multipliers) <= 200
+    assert (np.diff(calibration.coverages) > 0).all()
+    assert (np.diff(calibration.multipliers) >= 0).all()
+    assert calibration.multiplier(ONE_SIGMA) == pytest.approx(1.0, rel=1e-12)
+    assert calibration.multiplier(n / (n + 1)) >= np.abs(calibration.multipliers).max()
+    assert calibration.multiplier(1.0) == np.inf
+
+
+@pytest.mark.parametrize("n", [10, 37, 150, 900])
+def test_conformal_never_falls_below_the_corrected_quantile(rng: np.random.Generator, n: int) -> None:
+    sizes = np.abs(rng.standard_t(2, n))
+    calibration = fit_calibration(sizes, np.ones(n), "conformal")
+    levels = np.linspace(0.001, n / (n + 1), 3001)
+    ranks = np.ceil((n + 1) * levels - 1e-9).astype(int)
+    corrected = np.sort(sizes)[ranks - 1]
+    assert (calibration.scale * calibration.multiplier(levels) >= corrected * (1 - 1e-12)).all()
+
+
+@pytest.mark.parametrize("n", [15, 60, 400])
+def test_conformal_coverage_is_at_least_nominal(rng: np.random.Generator, n: int) -> None:
+    """Average over calibration sets; σ is wrong in scale and says nothing of the size of the error."""
+    levels = np.array([0.1, 0.5, ONE_SIGMA, 0.9])
+    observed = []
+    for _ in range(1500):
+        calibration = fit_calibration(rng.standard_t(3, n), rng.lognormal(size=n), "conformal")
+        std = calibration.scale * rng.lognormal(size=200)
+        observed.append(coverage(rng.standard_t(3, 200), std, levels, calibration))
+    mean, error = np.mean(observed, axis=0), np.std(observed, axis=0) / np.sqrt(1500)
+    assert (mean >= levels - 2 * error).all()
+    assert (mean <= levels + 2.5 / (n + 1) + 0.01).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_calibration_improves_new_data(rng: np.random.Generator, method: str) -> None:
+    draw = rng.standard_normal
+    calibration = fit_calibration(0.2 * draw(2000), np.ones(2000), method)
+    errors, raw = 0.2 * draw(2000), np.ones(2000)
+    assert calibration_score(errors, raw) > 1
+    assert calibration_score(errors, raw * calibration.scale, calibration) < 0.12
+
+
+def test_force_components_are_pooled(rng: np.random.Generator) -> None:
+    errors, std = rng.standard_normal((40, 3)), rng.uniform(1, 2, (40, 3))
+    assert fit_calibration(errors, std, "quantile") == fit_calibration(
+        errors.ravel(), std.ravel(), "quantile"
+    )
+    assert fit_calibration(errors, std, "quantile").n_samples == 120
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_zero_std_is_left_out(rng: np.random.Generator, method: str) -> None:
+    errors, std = rng.standard_normal(50), rng.uniform(1, 2, 50)
+    with_zeros = fit_calibration(np.append(errors, [0.0, 1e-16]), np.append(std, [0.0, 0.0]), method)
+    assert with_zeros == fit_calibration(errors, std, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("errors", "std", "message"),
+    [
+        (np.ones(9), np.ones(9), "at least 10 held-out samples.*got 9.*more held-out"),
+        (np.ones(12), np.append(np.ones(9), np.zeros(3)), "at least 10 held-out samples.*got 9"),
+        ([], [], "at least 10 held-out samples.*got 0"),
+        (np.ones(20), np.zeros(20), "every held-out σ is zero"),
+        (np.zeros(20), np.ones(20), "exactly zero"),
+        (np.append(np.ones(19), np.nan), np.ones(20), "1 of 20 held-out errors are not finite.*sample 19"),
+        (np.ones(20), np.append(np.inf, np.ones(19)), "1 of 20 held-out σ are not finite.*sample 0"),
+        (np.ones(20), np.append(-1.0, np.ones(19)), "1 of 20 held-out σ are negative"),
+        (np.ones(20), np.ones(19), "20 errors and 19 σ"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_said(method: str, errors, std, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fit_calibration(errors, std, method)
+
+
+@pytest.mark.parametrize("method", ["quantile", "isotonic", "conformal"])
+def test_mostly_exact_predictions_have_no_quantiles(method: str) -> None:
+    errors = np.append(np.zeros(95), np.ones(5))
+    with pytest.raises(DataError, match="exactly zero"):
+        fit_calibration(errors, np.ones(100), method)
+
+
+def test_unknown_method_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'platt'.*scalar, quantile, isotonic, conformal"):
+        fit_calibration(np.ones(20), np.ones(20), "platt")  # type: ignore[arg-type]

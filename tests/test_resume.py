@@ -1,0 +1,141 @@
+"""A training that was stopped, however rudely, and called again ends as one that was not."""
+
+import csv
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import training_case as case
+from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingResult
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.Tensor, TrainingResult]:
+    model = case.potential(dropout=0.1)
+    result = case.run(model, case.CONFIG, tmp_path_factory.mktemp("unbroken"))
+    return case.weights(model), result
+
+
+def losses(result: TrainingResult) -> list[tuple[float, float | None]]:
+    return [(record.train_loss, record.validation_loss) for record in result.history]
+
+
+def test_kill_in_the_middle_of_an_epoch(
+    tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]
+) -> None:
+    command = [sys.executable, case.__file__, "kill", str(tmp_path), "8"]  # 5 steps an epoch
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    model, reporter = case.potential(dropout=0.1), case.Reporter()
+    result = case.run(model, case.CONFIG, tmp_path, reporter)
+    assert reporter.steps[0] == 6
+    assert torch.equal(case.weights(model), unbroken[0])
+    assert losses(result) == losses(unbroken[1])
+
+
+@pytest.mark.parametrize(
+    ("crash", "resumes_after"),
+    [
+        (case.Reporter(at_step=2), 0),
+        (case.Reporter(at_step=11), 10),
+        (case.Reporter(at_epoch=2), 5),  # after the row of the epoch is in the metrics, before its checkpoint
+        (case.Reporter(at_epoch=3), 10),
+    ],
+)
+def test_crash_anywhere(
+    tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult], crash: case.Reporter, resumes_after: int
+) -> None:
+    model = case.potential(dropout=0.1)
+    start = case.weights(model)
+    with pytest.raises(ZeroDivisionError):
+        case.run(model, case.CONFIG, tmp_path, crash)
+    assert torch.equal(case.weights(model), start)
+    reporter = case.Reporter()
+    result = case.run(model, case.CONFIG, tmp_path, reporter)
+    assert reporter.done_steps == resumes_after
+    assert torch.equal(case.weights(model), unbroken[0])
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3]
+    assert [float(row["validation_loss"]) for row in rows] == [r.validation_loss for r in result.history]
+
+
+def test_checkpoints_within_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+    often = case.CONFIG.model_copy(update={"checkpoint_minutes": 1e-9})
+    model, reporter = case.potential(dropout=0.1), case.Reporter()
+    with pytest.raises(ZeroDivisionError):
+        case.run(model, often, tmp_path, case.Reporter(at_step=9))
+    result = case.run(model, often, tmp_path, reporter)
+    assert reporter.steps[0] == 9
+    assert torch.equal(case.weights(model), unbroken[0])
+    assert losses(result) == losses(unbroken[1])
+
+
+def test_interrupt_saves_then_leaves(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+    model, reporter = case.potential(dropout=0.1), case.Reporter()
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="after step 8 of 15; the same command goes on"):
+        case.run(model, case.CONFIG, tmp_path, case.Interrupter(at_step=7))
+    assert signal.getsignal(signal.SIGINT) is handler
+    with pytest.raises(KeyboardInterrupt, match="after step 15 of 15"):
+        case.run(model, case.CONFIG, tmp_path, case.Interrupter(at_epoch=3))
+    case.run(model, case.CONFIG, tmp_path, reporter)
+    assert reporter.done_steps == 15
+    assert torch.equal(case.weights(model), unbroken[0])
+
+
+def test_finished_run_returns_at_once(tmp_path: Path) -> None:
+    model, reporter = case.potential(), case.Reporter()
+    first = case.run(model, case.CONFIG, tmp_path)
+    again = case.potential()
+    assert case.run(again, case.CONFIG, tmp_path, reporter) == first
+    assert case.run(model, case.CONFIG, tmp_path, reporter) == first
+    assert reporter.steps == []
+    assert torch.equal(case.weights(again), case.weights(model))
+
+
+def test_raised_limits_let_a_run_go_on(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+    model = case.potential(dropout=0.1)
+    no_time = case.CONFIG.model_copy(update={"time_limit_minutes": 1e-9})
+    assert case.run(model, no_time, tmp_path).stopped_because == "time_limit"
+    one_epoch = case.CONFIG.model_copy(update={"max_epochs": 2})
+    assert case.run(model, one_epoch, tmp_path).stopped_because == "max_epochs"
+    result = case.run(model, case.CONFIG, tmp_path)
+    assert torch.equal(case.weights(model), unbroken[0])
+    assert [record.step for record in result.history] == [1, 5, 10, 15]
+
+
+def test_changed_run_is_refused(tmp_path: Path) -> None:
+    model = case.potential()
+    case.run(model, case.CONFIG, tmp_path)
+    slower = case.CONFIG.model_copy(update={"learning_rate": 1e-4})
+    with pytest.raises(ConfigError, match=r"training.learning_rate: was 0.005, now 0.0001\n.*--force"):
+        case.run(case.potential(), slower, tmp_path)
+    with pytest.raises(ConfigError, match="starting weights changed"):
+        case.run(case.potential(seed=1), case.CONFIG, tmp_path)
+    with pytest.raises(ConfigError, match="training set changed"):
+        case.train(case.potential(), case.train_set(20), case.validation_set(), case.CONFIG, tmp_path, seed=7)
+    forced, fresh = case.potential(), case.potential()
+    data = case.train_set(), case.validation_set()
+    case.train(forced, *data, slower, tmp_path, seed=7, force=True)
+    case.train(fresh, *data, slower, tmp_path / "fresh", seed=7)
+    assert torch.equal(case.weights(forced), case.weights(fresh))
+
+
+def test_end_of_a_cosine_cannot_be_moved() -> None:
+    longer = {"max_epochs": 4}
+    cosine = case.CONFIG.model_copy(update={"schedule": CosineSchedule(warmup_steps=5)})
+    exponential = case.CONFIG.model_copy(update={"schedule": ExponentialSchedule(warmup_steps=5)})
+    assert cosine.trajectory() != cosine.model_copy(update=longer).trajectory()
+    assert exponential.trajectory() == exponential.model_copy(update=longer).trajectory()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", (2**62).to_bytes(8, "little") + b"{}"])
+def test_damaged_checkpoint(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "checkpoint.safetensors").write_bytes(content)
+    with pytest.raises(ModelFileError, match="damaged or no checkpoint"):
+        case.run(case.potential(), case.CONFIG, tmp_path)
