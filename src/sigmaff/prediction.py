@@ -95,6 +95,24 @@ def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calib
     )
 
 
+def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:
+    """One prediction for each structure of a batch."""
+    n_atoms = graph.atoms_per_structure().tolist()
+    per_structure, per_atom = [1] * graph.n_structures, n_atoms
+    sizes = {
+        "energy": per_structure, "energy_std": per_structure, "stress": per_structure,
+        "forces": per_atom, "forces_std": per_atom, "node_energy": per_atom, "node_energy_std": per_atom,
+    }  # fmt: skip
+    parts = {
+        name: [None] * graph.n_structures if getattr(prediction, name) is None else getattr(prediction, name).split(size)
+        for name, size in sizes.items()
+    }
+    return [
+        replace(prediction, **{name: values[index] for name, values in parts.items()})
+        for index in range(graph.n_structures)
+    ]
+
+
 def concatenate(predictions: list[Prediction]) -> Prediction:
     """Join predictions of consecutive batches; a σ that one of them lacks, the whole lacks."""
 
@@ -102,9 +120,8 @@ def concatenate(predictions: list[Prediction]) -> Prediction:
         values = [getattr(prediction, name) for prediction in predictions]
         return None if any(value is None for value in values) else torch.cat(values)
 
-    first = predictions[0]
     return replace(
-        first,
+        predictions[0],
         energy=torch.cat([p.energy for p in predictions]),
         forces=torch.cat([p.forces for p in predictions]),
         node_energy=torch.cat([p.node_energy for p in predictions]),

@@ -21,10 +21,10 @@ class SchNetConfig(BaseModel):
 
     name: Literal["schnet"] = "schnet"
     cutoff: float = Field(default=10.0, gt=0, description="radius in Å within which atoms see each other")
-    n_hidden: int = Field(default=128, ge=2, description="features of an atom inside the network")
-    n_filters: int = Field(default=128, ge=1, description="channels of the continuous filters")
-    n_interactions: int = Field(default=6, ge=1, description="message-passing steps")
-    n_gaussians: int = Field(default=50, ge=2, description="radial basis functions between 0 and the cutoff")
+    n_hidden: int = Field(default=128, ge=2, le=8192, description="features of an atom inside the network")
+    n_filters: int = Field(default=128, ge=1, le=8192, description="channels of the continuous filters")
+    n_interactions: int = Field(default=6, ge=1, le=64, description="message-passing steps")
+    n_gaussians: int = Field(default=50, ge=2, le=8192, description="radial basis functions between 0 and the cutoff")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout rate after every activation")
 
 

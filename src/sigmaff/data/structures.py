@@ -1,7 +1,7 @@
 """Structures with the labels that a quantum-chemistry code gave them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -51,6 +51,9 @@ class LabelledStructures:
             time_index=None if self.time_index is None else self.time_index[chosen],
             incomplete_labels=_restricted(self.incomplete_labels, self.frame_index[chosen]),
         )
+
+    def without_labels(self) -> Self:
+        return replace(self, energy=None, forces=None, stress=None)
 
     def frame_name(self, index: int) -> str:
         """Where a structure comes from, for messages."""

@@ -1,6 +1,7 @@
 """A potential: backbone + head + scaling. The only place where normalised and physical units meet."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from ase.data import chemical_symbols
@@ -39,6 +40,7 @@ class Potential(nn.Module):
         self.statistics = statistics
         self.energy_calibration: Calibration | None = None
         self.forces_calibration: Calibration | None = None
+        self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
         self.backbone = build_backbone(config.backbone)
         self.head = build_head(config.head, self.backbone.n_features, self.backbone.activation, statistics.elements)
         self._references = _reference_table(statistics)
@@ -141,9 +143,23 @@ class Potential(nn.Module):
         return references
 
 
+@dataclass(frozen=True)
+class Uncalibrated:
+    """A potential seen as a predictor of its head's own σ, before calibration."""
+
+    potential: Potential
+
+    @property
+    def cutoff(self) -> float:
+        return self.potential.cutoff
+
+    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        return self.potential.predict_raw(graph, forces_std=forces_std)
+
+
 def _reference_table(statistics: DatasetStatistics) -> Tensor:
     """Reference energies by atomic number; NaN marks elements the model has not seen."""
-    table = torch.full((len(chemical_symbols),), torch.nan, dtype=torch.float64)
+    table = torch.full((len(chemical_symbols),), torch.nan, dtype=torch.float64, device="cpu")
     for number in statistics.elements:
         table[number] = statistics.reference_energies[number]
     return table

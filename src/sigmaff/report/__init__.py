@@ -1,6 +1,7 @@
 """Reports: one HTML file, without network, that shows what a model's predictions and its σ are worth."""
 
+from sigmaff.report.facts import model_facts
 from sigmaff.report.figures import readme_figure
 from sigmaff.report.report import write_report
 
-__all__ = ["readme_figure", "write_report"]
+__all__ = ["model_facts", "readme_figure", "write_report"]

@@ -32,9 +32,9 @@ from sigmaff.training.posterior import (
     posteriors,
 )
 
-LENGTHSCALES = (1.0, 3.0, 10.0)
+LENGTHSCALES = (1.0, 3.0, 10.0, 30.0)
 """Tried, in units of the mean distance between inducing points of an element."""
-LINEAR_SCALES = (0.1, 1.0, 10.0)
+LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
 """Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""
 MAX_FORCE_ROWS = 30_000
 """Force components of the training set that enter the solve; whole structures, drawn at random."""
@@ -106,7 +106,7 @@ def fit_closed_form(
             f"'backbone' or 'residual'; got a {potential.head.method} head and mean {config.mean!r}"
         )
     potential.eval()
-    fitted = _with_lnk_head(potential, config)
+    fitted = with_lnk_head(potential, config)
     kernels = _candidate_kernels(fitted, train_set)
     collected = _collect(potential, kernels, train_set, held_out, seed, progress)
     choices = [
@@ -131,12 +131,14 @@ def fit_closed_form(
     )
 
 
-def _with_lnk_head(potential: Potential, config: LNKConfig) -> Potential:
+def with_lnk_head(potential: Potential, config: LNKConfig) -> Potential:
+    """The backbone of a potential with a deterministic head, under an LNK head whose mean is the old readout."""
     fitted = Potential(PotentialConfig(backbone=potential.config.backbone, head=config), potential.statistics)
     fitted.set_precision(potential.dtype)
     fitted.to(potential.device)
     fitted.backbone.load_state_dict(potential.backbone.state_dict())
-    fitted.head.readout.load_state_dict(potential.head.linear.state_dict())
+    if fitted.head.readout is not None:
+        fitted.head.readout.load_state_dict(potential.head.linear.state_dict())
     return fitted.eval()
 
 

@@ -73,10 +73,10 @@ class LNKConfig(BaseModel):
         "likelihood of held-out energies and forces, or that of the training set",
     )
     n_inducing: int = Field(
-        default=100, ge=1, description="inducing points, shared out over the elements; a linear kernel has none"
+        default=100, ge=1, le=20_000, description="inducing points, shared out over the elements; a linear kernel has none"
     )
-    n_samples: int = Field(default=64, ge=1, description="posterior functions drawn for sampled force σ")
-    n_frequencies: int = Field(default=512, ge=1, description="random Fourier features of each of these functions")
+    n_samples: int = Field(default=64, ge=1, le=4096, description="posterior functions drawn for sampled force σ")
+    n_frequencies: int = Field(default=512, ge=1, le=65_536, description="random Fourier features of each of these functions")
 
 
 class LNK(Head):
@@ -114,17 +114,17 @@ class LNK(Head):
 
     def _draw_functions(self, n_features: int, n_elements: int, kernel: StationaryKernel) -> None:
         """The random numbers behind the sampled functions: the same for every model of the same sizes."""
-        generator = torch.Generator().manual_seed(DRAW_SEED)
+        generator = torch.Generator("cpu").manual_seed(DRAW_SEED)
         n_samples, n_frequencies = self.config.n_samples, self.config.n_frequencies
 
         def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+            return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
         self.phases: Tensor
         self.frequencies: Tensor
         self.prior_draws: Tensor
         self.posterior_draws: Tensor
-        phases = 2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64)
+        phases = 2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu")
         self.register_buffer("phases", phases, persistent=False)
         frequencies = kernel.draw_frequencies(n_frequencies, n_features, generator)
         self.register_buffer("frequencies", frequencies, persistent=False)
@@ -229,6 +229,6 @@ class LNK(Head):
 
 def _element_index(elements: tuple[int, ...]) -> Tensor:
     """Position of an atomic number among the model's elements; one past the end for all others."""
-    index = torch.full((len(chemical_symbols),), len(elements))
-    index[list(elements)] = torch.arange(len(elements))
+    index = torch.full((len(chemical_symbols),), len(elements), device="cpu")
+    index[list(elements)] = torch.arange(len(elements), device="cpu")
     return index

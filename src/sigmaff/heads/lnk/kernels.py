@@ -25,12 +25,12 @@ class StationaryKernel:
 
 
 def _gaussian_frequencies(n: int, n_features: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(n, n_features, generator=generator, dtype=torch.float64)
+    return torch.randn(n, n_features, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def _student_frequencies(n: int, n_features: int, generator: torch.Generator) -> Tensor:
     """The Matérn-5/2 spectrum is a multivariate Student t with 5 degrees of freedom."""
-    chi_squared = torch.randn(n, 5, generator=generator, dtype=torch.float64).square().sum(-1, keepdim=True)
+    chi_squared = torch.randn(n, 5, generator=generator, dtype=torch.float64, device="cpu").square().sum(-1, keepdim=True)
     return _gaussian_frequencies(n, n_features, generator) * (5.0 / chi_squared).sqrt()
 
 

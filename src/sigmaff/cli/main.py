@@ -1,0 +1,336 @@
+"""The commands of ``sigmaff``. Each reads, calls one function of a layer below, and says what came of it."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from sigmaff.cli.reading import Reading
+from sigmaff.errors import SigmaffError
+
+if TYPE_CHECKING:
+    from sigmaff.data import DataSource, GraphDataset
+    from sigmaff.evaluation import Evaluation
+    from sigmaff.potential import Potential
+
+app = typer.Typer(
+    name="sigmaff",
+    help="Molecular force fields that carry their own error bars.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+ModelArgument = Annotated[Path, typer.Argument(help="a model file, *.sigmaff", show_default=False)]
+DataArgument = Annotated[Path, typer.Argument(help="labelled structures", show_default=False)]
+FormatOption = Annotated[str, typer.Option(help="layout of the data files; auto goes by their ending")]
+EnergyUnit = Annotated[str | None, typer.Option(help="unit of energies in the data files, if not the layout's own")]
+LengthUnit = Annotated[str | None, typer.Option(help="unit of lengths in the data files")]
+EnergyKey = Annotated[str | None, typer.Option(help="name of the energy in the data files")]
+ForcesKey = Annotated[str | None, typer.Option(help="name of the forces in the data files")]
+OodOption = Annotated[Path | None, typer.Option(help="structures unlike the training set, to be told apart by σ")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
+Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
+ForcesStdOption = Annotated[
+    Literal["auto", "exact", "sampled", "none"], typer.Option("--forces-std", help="how σ of forces is computed")
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="structures at once")]
+
+
+def main() -> None:
+    """Run a command; an error meant for people is printed as one, without a traceback."""
+    from sigmaff.allocator import keep_large_blocks
+
+    keep_large_blocks()
+    try:
+        app()
+    except SigmaffError as error:
+        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        sys.exit(1)
+    except KeyboardInterrupt as interrupt:
+        errors.print(_escaped(str(interrupt)) or "interrupted")
+        sys.exit(130)
+
+
+@app.command()
+def check(
+    data: DataArgument,
+    format: FormatOption = "auto",
+    energy_unit: EnergyUnit = None,
+    length_unit: LengthUnit = None,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    json_output: Annotated[Path | None, typer.Option("--json", help="write the findings here")] = None,
+    force: Force = False,
+) -> None:
+    """Say what is in a data file, and what is wrong with it."""
+    from sigmaff.cli.tables import findings_table
+    from sigmaff.data import check_structures, read_structures
+    from sigmaff.files import write_json
+
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    findings = check_structures(read_structures(reading.source(data, labels=())))
+    if json_output is not None:
+        write_json(json_output, [asdict(finding) for finding in findings], force=force)
+    console.print(findings_table(findings))
+    if any(finding.severity == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def train(
+    config: Annotated[Path | None, typer.Argument(help="a YAML file", show_default=False)] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="override a key: training.max_epochs=10 (may be repeated)")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="directory of the run, instead of the file's")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="seed, instead of the file's")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... instead of the file's accelerator")] = None,
+    print_defaults: Annotated[bool, typer.Option("--print-defaults", help="print every key and stop")] = False,
+    force: Force = False,
+) -> None:
+    """Train a potential, fit and calibrate its σ, test it. The same command goes on after an interruption."""
+    from sigmaff import config as configuration
+    from sigmaff.cli.tables import metrics_table
+
+    if print_defaults:
+        console.print(configuration.print_defaults(), end="", markup=False, soft_wrap=True)
+        return
+    if config is None:
+        raise SigmaffError("no configuration given; 'sigmaff train --print-defaults' prints one to start from")
+    overrides = list(set_ or [])
+    overrides += [f"output={output}"] if output is not None else []
+    overrides += [f"seed={seed}"] if seed is not None else []
+    overrides += [f"training.accelerator={device}"] if device is not None else []
+    settings = configuration.read_config(config, overrides)
+
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.experiments.run import run
+
+    with Terminal(console) as terminal:
+        result = run(settings, terminal, force=force)
+    if result is None:
+        return
+    if result.already_done:
+        console.print("this run is finished; nothing was done (another output directory or --force runs it again)")
+    if result.metrics is not None:
+        console.print(metrics_table(result.metrics, title="test structures"))
+    console.print(f"model: {result.model_path}", soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    model: ModelArgument,
+    data: DataArgument,
+    ood: OodOption = None,
+    json_output: Annotated[Path | None, typer.Option("--json", help="write the figures here")] = None,
+    format: FormatOption = "auto",
+    energy_unit: EnergyUnit = None,
+    length_unit: LengthUnit = None,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    forces_std: ForcesStdOption = "auto",
+    batch_size: BatchSize = 32,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Errors of a model on labelled structures, and whether its σ tells the truth about them."""
+    from sigmaff.cli.tables import metrics_table
+    from sigmaff.evaluation import summarize
+    from sigmaff.files import refuse_overwrite, write_json
+
+    if json_output is not None:
+        refuse_overwrite(json_output, force)
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    evaluation, other, _ = _evaluate(model, data, ood, reading, forces_std, batch_size, device)
+    summary = summarize(evaluation, other)
+    if json_output is not None:
+        write_json(json_output, summary, force=force)
+    console.print(metrics_table(summary, title=str(data)))
+
+
+@app.command()
+def calibrate(
+    model: ModelArgument,
+    data: DataArgument,
+    method: Annotated[
+        Literal["quantile", "scalar", "isotonic", "conformal"], typer.Option(help="how σ is calibrated")
+    ] = "quantile",
+    output: Annotated[Path | None, typer.Option(help="write the model here, not in its place")] = None,
+    format: FormatOption = "auto",
+    energy_unit: EnergyUnit = None,
+    length_unit: LengthUnit = None,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Calibrate the σ of a model on held-out structures and keep the calibration in its file."""
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.experiments.run import calibrate as fit
+    from sigmaff.files import refuse_overwrite
+    from sigmaff.potential import load, save
+
+    if output is not None:
+        refuse_overwrite(output, force)
+    potential = load(model, device=device)
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    dataset = _dataset(reading.source(data), potential)
+    _warn_of_leakage(potential, dataset)
+    with Terminal(console) as terminal:
+        fit(potential, dataset, method, terminal)
+    save(potential, output or model, force=output is None or force)
+    for name, calibration in (("energy", potential.energy_calibration), ("forces", potential.forces_calibration)):
+        if calibration is not None:
+            console.print(f"{name}: σ × {calibration.scale:.4g} ({method}, {calibration.n_samples} errors)")
+    console.print(f"model: {output or model}", soft_wrap=True)
+
+
+@app.command()
+def predict(
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="structures", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="where to write them with energy, forces and σ (extxyz, traj or db)")],
+    forces_std: ForcesStdOption = "auto",
+    raw: Annotated[bool, typer.Option("--raw", help="σ as the head gives it, before calibration")] = False,
+    format: FormatOption = "auto",
+    length_unit: LengthUnit = None,
+    batch_size: BatchSize = 32,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Predict energy, forces and their σ for structures, and write all of it into a file."""
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.data import GraphDataset, read_structures
+    from sigmaff.files import refuse_overwrite
+    from sigmaff.potential import Uncalibrated, load
+    from sigmaff.simulation import predict_structures, write_structures
+
+    refuse_overwrite(output, force)
+    potential = load(model, device=device)
+    structures = read_structures(Reading(format=format, length_unit=length_unit).source(data, labels=()))
+    dataset = GraphDataset(structures.without_labels(), potential.cutoff)
+    predictor = Uncalibrated(potential) if raw else potential
+    with Terminal(console) as terminal:
+        terminal.stage("predicting")
+        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance)
+    write_structures(output, predicted, force=force)
+    console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
+
+
+@app.command()
+def info(
+    model: ModelArgument,
+    json_output: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
+) -> None:
+    """Say what a model is, what it was trained on, and how its σ was calibrated."""
+    from sigmaff.cli.tables import info_table
+    from sigmaff.potential import load, read_header
+
+    header = read_header(model)
+    if json_output:
+        console.print_json(header.model_dump_json())
+        return
+    n_parameters = sum(parameter.numel() for parameter in load(model).parameters())
+    console.print(info_table(header, n_parameters))
+
+
+@app.command()
+def report(
+    model: ModelArgument,
+    data: DataArgument,
+    output: Annotated[Path, typer.Argument(help="the HTML file to write", show_default=False)],
+    ood: OodOption = None,
+    format: FormatOption = "auto",
+    energy_unit: EnergyUnit = None,
+    length_unit: LengthUnit = None,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    forces_std: ForcesStdOption = "auto",
+    batch_size: BatchSize = 32,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Write one HTML page with the errors of a model and what its σ says of them."""
+    from sigmaff.files import refuse_overwrite
+    from sigmaff.report import model_facts, write_report
+
+    refuse_overwrite(output, force)
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    evaluation, other, potential = _evaluate(model, data, ood, reading, forces_std, batch_size, device)
+    write_report(
+        output, evaluation, other, title=f"{model.stem} on {data.stem}", model_info=model_facts(potential), force=force
+    )
+    console.print(f"report: {output}", soft_wrap=True)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="directory of the demonstration")] = Path("demo"),
+    force: Force = False,
+) -> None:
+    """Label ethanol with GFN2-xTB, train on it, calibrate σ, meet a molecule it has never seen, report. Minutes."""
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.cli.tables import metrics_table
+    from sigmaff.experiments.demo import run_demo
+
+    with Terminal(console) as terminal:
+        summary, path = run_demo(output, terminal, force=force)
+    console.print(metrics_table(summary, title="ethanol, held out; dimethyl ether as the molecule never seen"))
+    console.print(f"report: {path}", soft_wrap=True)
+
+
+def _dataset(source: "DataSource", potential: "Potential") -> "GraphDataset":
+    from sigmaff.data import GraphDataset, read_structures
+
+    return GraphDataset(read_structures(source), potential.cutoff)
+
+
+def _evaluate(
+    model: Path,
+    data: Path,
+    ood: Path | None,
+    reading: Reading,
+    forces_std: Literal["auto", "exact", "sampled", "none"],
+    batch_size: int,
+    device: str,
+) -> tuple["Evaluation", "Evaluation | None", "Potential"]:
+    """A model on its own kind of structures and, if asked for, on another kind."""
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.experiments.run import evaluate_potential
+    from sigmaff.potential import load
+
+    potential = load(model, device=device)
+    datasets = [_dataset(reading.source(path), potential) for path in (data, ood) if path is not None]
+    _warn_of_leakage(potential, datasets[0])
+    evaluations = []
+    with Terminal(console) as terminal:
+        for dataset, path in zip(datasets, (data, ood), strict=False):
+            assert path is not None
+            terminal.stage(f"evaluating {path.name}")
+            evaluation = evaluate_potential(
+                potential, dataset, name=path.stem, listener=terminal, forces_std=forces_std, batch_size=batch_size
+            )
+            evaluations.append(evaluation)
+    return evaluations[0], evaluations[1] if len(evaluations) > 1 else None, potential
+
+
+def _warn_of_leakage(potential: "Potential", dataset: "GraphDataset") -> None:
+    from sigmaff.experiments.run import leaked_structures
+
+    if n_leaked := leaked_structures(potential, dataset.structures):
+        errors.print(
+            f"[bold yellow]warning:[/] the model was trained on {n_leaked} of these {len(dataset)} structures: "
+            "errors will look smaller than they are"
+        )
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,95 @@
+"""What the commands print."""
+
+from collections.abc import Sequence
+
+from ase.data import chemical_symbols
+from rich.table import Table
+
+from sigmaff.data.check import Finding
+from sigmaff.evaluation import Summary
+from sigmaff.potential.model_file import Header
+from sigmaff.prediction import Calibration
+from sigmaff.units import KCAL_PER_MOL
+
+COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
+
+ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energies, unit of forces
+    ("MAE", "mae", "eV", "eV/Å"),
+    ("RMSE", "rmse", "eV", "eV/Å"),
+    ("calibration score", "calibration", "", ""),
+    ("  before calibration", "calibration_raw", "", ""),
+    ("  paper convention", "calibration_paper", "", ""),
+    ("coverage of 68 %", "coverage_68", "", ""),
+    ("coverage of 95 %", "coverage_95", "", ""),
+    ("NLL", "nll", "", ""),
+    ("CRPS", "crps", "eV", "eV/Å"),
+    ("Spearman σ, |error|", "spearman", "", ""),
+    ("AUROC of the other set", "auroc", "", ""),
+)
+
+
+def metrics_table(summary: Summary, title: str) -> Table:
+    """The main figures of an evaluation; all of them are in its JSON."""
+    table = Table(title=f"{title}: {summary['n_structures']} structures", title_justify="left")
+    table.add_column("")
+    table.add_column("energy", justify="right")
+    table.add_column("forces", justify="right")
+    for label, measure, energy_unit, forces_unit in ROWS:
+        energy, forces = summary.get(f"energy_{measure}"), summary.get(f"forces_{measure}")
+        if energy is not None or forces is not None:
+            table.add_row(label, _value(energy, energy_unit), _value(forces, forces_unit))
+        if measure == "mae":
+            table.add_row("", _in_kcal(energy, "kcal/mol"), _in_kcal(forces, "kcal/mol/Å"))
+    return table
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for finding in findings:
+        table.add_row(f"[{COLORS[finding.severity]}]{finding.severity}[/]", finding.code, finding.message)
+    return table
+
+
+def info_table(header: Header, n_parameters: int) -> Table:
+    """What a person wants to know of a model file."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    statistics, record = header.statistics, header.record
+    rows = {
+        "backbone": _settings(header.config.backbone.model_dump()),
+        "head": _settings(header.config.head.model_dump()),
+        "parameters": f"{n_parameters:,}",
+        "elements": " ".join(chemical_symbols[number] for number in statistics.elements),
+        "reference energies": ", ".join(
+            f"{chemical_symbols[number]} {energy:.6f} eV" for number, energy in statistics.reference_energies.items()
+        ),
+        "trained on": f"{statistics.n_structures} structures",
+        "energy σ": _calibration(header.energy_calibration),
+        "forces σ": _calibration(header.forces_calibration),
+        "made": f"{record.get('date', 'at an unknown time')} by sigmaff {header.library_version}",
+    }
+    metrics = record.get("metrics") or {}
+    for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
+        if metrics.get(f"{quantity}_mae") is not None:
+            rows[f"test MAE, {quantity}"] = f"{metrics[f'{quantity}_mae']:.5g} {unit}"
+    for name, text in rows.items():
+        table.add_row(f"[bold]{name}[/]", text)
+    return table
+
+
+def _settings(settings: dict[str, object]) -> str:
+    name = settings.pop("name")
+    return f"{name} (" + ", ".join(f"{key} {value}" for key, value in settings.items()) + ")"
+
+
+def _calibration(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return "raw, not calibrated"
+    return f"calibrated ({calibration.method}, × {calibration.scale:.4g}, on {calibration.n_samples} errors)"
+
+
+def _value(value: object, unit: str) -> str:
+    return "–" if not isinstance(value, float | int) else f"{value:.4g} {unit}".rstrip()
+
+
+def _in_kcal(value: object, unit: str) -> str:
+    return "–" if not isinstance(value, float | int) else f"{value / KCAL_PER_MOL:.4g} {unit}"

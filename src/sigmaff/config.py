@@ -1,0 +1,163 @@
+"""Configuration files: YAML in, strict, with errors that name the key, what it got, and the nearest valid one."""
+
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from string import Template
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
+
+from sigmaff.errors import ConfigError
+from sigmaff.experiments.run import RunConfig
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def read_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
+    """A run's configuration from a YAML file; ``overrides`` are ``section.key=value``."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: a configuration is a mapping of sections; see 'sigmaff train --print-defaults'")
+    for override in overrides or []:
+        _apply(content, override)
+    return validated(RunConfig, _expanded(content, str(path)), str(path))
+
+
+def validated(model: type[Config], content: dict[str, Any], source: str) -> Config:
+    """A configuration object, or a ConfigError with a line for each thing that is wrong."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        lines = [_explain(model, details) for details in error.errors()]
+        raise ConfigError("\n".join(f"{source}: {line}" for line in lines)) from None
+
+
+def _expanded(content: Any, source: str) -> Any:
+    """The same content with ${VARIABLE} in its texts replaced from the environment."""
+    if isinstance(content, dict):
+        return {key: _expanded(value, source) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_expanded(value, source) for value in content]
+    if not isinstance(content, str):
+        return content
+    try:
+        return Template(content).substitute(os.environ)
+    except KeyError as missing:
+        raise ConfigError(f"{source}: {content}: the environment variable {missing.args[0]} is not set") from None
+    except ValueError:
+        raise ConfigError(f"{source}: {content}: a lone $; write $$ for a dollar sign") from None
+
+
+def _apply(content: dict[str, Any], override: str) -> None:
+    """Set one value given as ``training.max_epochs=10``; the value is read as YAML."""
+    key, separator, value = override.partition("=")
+    if not separator:
+        raise ConfigError(f"{override!r} is not of the form section.key=value")
+    *sections, last = key.split(".")
+    place = content
+    for section in sections:
+        place = place.setdefault(section, {})
+        if not isinstance(place, dict):
+            raise ConfigError(f"{override!r}: {section} is a value, not a section")
+    place[last] = yaml.safe_load(value)
+
+
+def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
+    """One line for one error."""
+    location = [str(part) for part in details["loc"]]
+    key, got = ".".join(_visible(root, location)), details["input"]
+    if details["type"] == "extra_forbidden":
+        known = list(_known_keys(root, location[:-1]))
+        near = get_close_matches(location[-1], known, n=1, cutoff=0.0)
+        return f"{key}: there is no such key; nearest: {near[0] if near else 'none'}; known: {', '.join(known)}"
+    if details["type"] == "missing":
+        return f"{key}: is missing, and has no default"
+    if details["type"] in ("literal_error", "union_tag_invalid"):
+        context = details.get("ctx", {})
+        expected = str(context.get("expected") or context.get("expected_tags"))
+        given = got.get("name") if isinstance(got, dict) else got
+        near = get_close_matches(str(given), [word.strip("' ") for word in expected.replace(" or ", ",").split(",")], n=1)
+        hint = f"; nearest: {near[0]}" if near else ""
+        return f"{key}: got {given!r}; expected {expected}{hint}"
+    return f"{key}: got {got!r}; {details['msg']}"
+
+
+def _visible(root: type[BaseModel], location: list[str]) -> list[str]:
+    """A location without the tags that pydantic puts in for the members of a union."""
+    visible: list[str] = []
+    models = [root]
+    for part in location:
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        if fields:
+            visible.append(part)
+            models = [member for field in fields for member in _models(field.annotation)]
+        elif not models or part == location[-1]:
+            visible.append(part)
+    return visible
+
+
+def _known_keys(root: type[BaseModel], location: list[str]) -> Iterator[str]:
+    """Keys of the section at a location; of a union's member where the location names it."""
+    models = [root]
+    for part in location:
+        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        if fields:
+            models = [member for field in fields for member in _models(field.annotation)]
+        else:
+            tagged = [m for m in models if "name" in m.model_fields and m.model_fields["name"].default == part]
+            models = tagged or models
+    for model in models:
+        yield from model.model_fields
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The configuration classes inside a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return [model for argument in get_args(annotation) for model in _models(argument)]
+    return []
+
+
+def print_defaults() -> str:
+    """Every key with its default and meaning, as YAML that can be edited into a configuration."""
+    return "\n".join(_section(RunConfig, indent=0)) + "\n"
+
+
+def _section(model: type[BaseModel], indent: int, value: BaseModel | None = None) -> Iterator[str]:
+    pad = "  " * indent
+    for name, field in model.model_fields.items():
+        default = _default(field) if value is None else getattr(value, name)
+        nested = type(default) if isinstance(default, BaseModel) else next(iter(_models(field.annotation)), None)
+        yield f"{pad}# {field.description}" if field.description else f"{pad}# one of: {_names(field)}"
+        if nested is not None and default is not None and name != "source":
+            yield f"{pad}{name}:"
+            yield from _section(nested, indent + 1, default if isinstance(default, BaseModel) else None)
+        elif default is PydanticUndefined:
+            yield f"{pad}{name}: data.extxyz"
+        else:
+            yield f"{pad}{name}: {_scalar(default)}"
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True)
+
+
+def _names(field: FieldInfo) -> str:
+    return ", ".join(str(argument) for argument in get_args(field.annotation)) or str(field.annotation)
+
+
+def _scalar(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+    return yaml.safe_dump(plain, default_flow_style=True).removesuffix("...\n").strip()

@@ -1,0 +1,1 @@
+"""Whole runs: from labelled structures to a calibrated model, and the demonstration."""

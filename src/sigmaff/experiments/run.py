@@ -1,0 +1,317 @@
+"""One run: labelled structures in, a calibrated force field out, in a directory that can be taken up again."""
+
+import hashlib
+import json
+import platform
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sigmaff.data import (
+    DataSource,
+    DatasetStatistics,
+    GraphDataset,
+    LabelledStructures,
+    ReferenceEnergies,
+    Split,
+    SplitConfig,
+    compute_statistics,
+    find_overlap,
+    read_structures,
+    reference_energies,
+    split_structures,
+)
+from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.evaluation import (
+    CalibrationMethod,
+    Evaluation,
+    Summary,
+    calibrate_evaluation,
+    evaluate_model,
+    summarize,
+)
+from sigmaff.files import write_json
+from sigmaff.heads import DeterministicConfig, LNKConfig
+from sigmaff.potential import Potential, PotentialConfig, Uncalibrated, read_header, save
+from sigmaff.prediction import UNCALIBRATED, ForcesStd
+from sigmaff.training import Progress, TrainingConfig, TrainingResult
+
+
+class DataConfig(BaseModel):
+    """Which structures to learn from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: DataSource = Field(description="the labelled structures: a path, or a path and how to read it")
+    split: SplitConfig = Field(default=SplitConfig(), description="which of them train, validate and test")
+    reference_energies: ReferenceEnergies = Field(
+        default="least_squares",
+        description="energy of each element: least_squares, isolated_atoms, or values in eV by symbol",
+    )
+
+
+class RunConfig(BaseModel):
+    """A whole training run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: DataConfig = Field(description="which structures to learn from")
+    model: PotentialConfig = Field(default=PotentialConfig(head=LNKConfig()), description="what to train")
+    training: TrainingConfig = Field(default=TrainingConfig(), description="how to train the backbone")
+    head_training: TrainingConfig | None = Field(
+        default=None, description="how to train a variational head on the frozen backbone; null is as the backbone"
+    )
+    calibration: CalibrationMethod | Literal["none"] = Field(
+        default="quantile", description="how σ is calibrated on the validation structures"
+    )
+    output: Path = Field(default=Path("run"), description="directory of checkpoints, logs, model and metrics")
+    seed: int = Field(default=0, ge=0, description="of initial weights and of the order of batches")
+
+
+class Listener(Progress, Protocol):
+    """Who is told how a run goes: the training's progress, and what comes before and after it."""
+
+    def stage(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    model_path: Path
+    metrics: Summary | None  # of the test structures
+    already_done: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    structures: LabelledStructures
+    split: Split
+    train: GraphDataset
+    validation: GraphDataset
+    test: GraphDataset | None
+    statistics: DatasetStatistics
+
+
+def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
+    """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
+    model_path = config.output / "model.sigmaff"
+    if model_path.exists() and not force:
+        return _finished(config, model_path)
+    listener.stage(f"reading {config.data.source.path}")
+    data = _load(config)
+    started = time.monotonic()
+    trained = _train_backbone(config, data, listener, force=force)
+    if trained is None:
+        return None
+    potential, record = trained
+    if isinstance(config.model.head, LNKConfig):
+        potential = _fit_lnk(config, potential, data, listener, record, force=force)
+    metrics = _calibrate_and_test(config, potential, data, listener, record)
+    record["seconds"] = time.monotonic() - started
+    potential.record = _record(config, data.split, record)
+    save(potential, model_path, force=force)
+    write_json(config.output / "metrics.json", metrics, force=True)
+    return RunResult(model_path=model_path, metrics=metrics)
+
+
+def _finished(config: RunConfig, model_path: Path) -> RunResult:
+    """A run that is over is not run again, unless it was another run."""
+    record = read_header(model_path).record
+    if record.get("fingerprint") != _fingerprint(config):
+        raise ConfigError(
+            f"{model_path} is the model of a run with other settings; choose another output directory, "
+            "or use --force to replace it"
+        )
+    return RunResult(model_path=model_path, metrics=record.get("metrics"), already_done=True)
+
+
+def _load(config: RunConfig) -> _Data:
+    structures = read_structures(config.data.source)
+    split = split_structures(config.data.split, structures)
+    if not len(split.validation):
+        raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
+    cutoff = config.model.backbone.cutoff
+    train = GraphDataset(structures.subset(split.train), cutoff)
+    validation = GraphDataset(structures.subset(split.validation), cutoff)
+    test = GraphDataset(structures.subset(split.test), cutoff) if len(split.test) else None
+    references = reference_energies(structures, config.data.reference_energies)
+    if config.data.reference_energies == "least_squares":
+        references = reference_energies(train.structures, "least_squares")
+    return _Data(
+        structures=structures,
+        split=split,
+        train=train,
+        validation=validation,
+        test=test,
+        statistics=compute_statistics(train, references),
+    )
+
+
+def _train_backbone(
+    config: RunConfig, data: _Data, listener: Listener, *, force: bool
+) -> tuple[Potential, dict[str, Any]] | None:
+    """The trained potential: with its own readout first where the head comes second."""
+    head = config.model.head
+    two_stages = isinstance(head, LNKConfig) and (head.fit == "closed_form" or head.freeze_backbone)
+    model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
+    torch.manual_seed(config.seed)
+    potential = Potential(model, data.statistics)
+    if isinstance(head, LNKConfig) and not two_stages:
+        _initialize_head(potential, data.train)
+    listener.stage("training the backbone" if two_stages else "training")
+    result = _train(potential, data, config.training, config.output / "backbone", config.seed, listener, force=force)
+    if not result.is_main_process:
+        return None
+    if two_stages:
+        save(potential, config.output / "backbone.sigmaff", force=True)
+    return potential, {"training": _training_record(result)}
+
+
+def _fit_lnk(
+    config: RunConfig,
+    potential: Potential,
+    data: _Data,
+    listener: Listener,
+    record: dict[str, Any],
+    *,
+    force: bool,
+) -> Potential:
+    """The second stage of a two-stage LNK; an LNK trained end to end passes through."""
+    from sigmaff.training.closed_form import fit_closed_form, with_lnk_head
+
+    head = config.model.head
+    assert isinstance(head, LNKConfig)
+    if head.fit == "closed_form":
+        listener.stage("fitting the LNK")
+        started = time.monotonic()
+        potential, result = fit_closed_form(
+            potential, head, data.train, data.validation, seed=config.seed, progress=listener.advance
+        )
+        record["closed_form"] = asdict(result) | {"seconds": time.monotonic() - started}
+    elif head.freeze_backbone:
+        listener.stage("training the LNK")
+        potential = with_lnk_head(potential, head)
+        _initialize_head(potential, data.train)
+        settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
+        trained = _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
+        record["head_training"] = _training_record(trained)
+    return potential
+
+
+def _initialize_head(potential: Potential, train: GraphDataset) -> None:
+    """Inducing points on the embeddings of the training structures."""
+    with torch.no_grad():
+        graph, _ = train.batch(range(min(len(train), 1000)))
+        potential.eval()
+        potential.head.initialize(potential.backbone(graph), graph.atomic_numbers)
+
+
+def _train(
+    potential: Potential,
+    data: _Data,
+    training: TrainingConfig,
+    directory: Path,
+    seed: int,
+    listener: Listener,
+    *,
+    force: bool,
+) -> TrainingResult:
+    from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
+
+    return train(potential, data.train, data.validation, training, directory, seed=seed, progress=listener, force=force)
+
+
+def _training_record(result: TrainingResult) -> dict[str, Any]:
+    return {
+        "best_epoch": result.best_epoch,
+        "best_validation_loss": result.best_validation_loss,
+        "n_epochs": len(result.history),
+        "seconds": result.seconds,
+        "stopped_because": result.stopped_because,
+    }
+
+
+def _calibrate_and_test(
+    config: RunConfig, potential: Potential, data: _Data, listener: Listener, record: dict[str, Any]
+) -> Summary | None:
+    if config.calibration != "none" and potential.head.kind is not None:
+        calibrate(potential, data.validation, config.calibration, listener)
+    if data.test is None:
+        return None
+    listener.stage("testing")
+    metrics = summarize(evaluate_potential(potential, data.test, name="test", listener=listener))
+    record["metrics"] = metrics
+    return metrics
+
+
+def calibrate(potential: Potential, dataset: GraphDataset, method: CalibrationMethod, listener: Listener) -> Evaluation:
+    """Fit the potential's calibrations on held-out structures and keep them in it."""
+    listener.stage("calibrating σ")
+    evaluation = evaluate_potential(potential, dataset, name="held out", listener=listener)
+    potential.energy_calibration, potential.forces_calibration = calibrate_evaluation(evaluation, method)
+    return evaluation
+
+
+def evaluate_potential(
+    potential: Potential,
+    dataset: GraphDataset,
+    *,
+    name: str,
+    listener: Listener,
+    forces_std: ForcesStd = "auto",
+    batch_size: int = 32,
+) -> Evaluation:
+    """Errors and σ on a data set, raw and with the potential's calibrations."""
+    return evaluate_model(
+        Uncalibrated(potential),
+        dataset,
+        name=name,
+        batch_size=batch_size,
+        forces_std=forces_std,
+        energy_calibration=potential.energy_calibration or UNCALIBRATED,
+        forces_calibration=potential.forces_calibration or UNCALIBRATED,
+        progress=lambda done: listener.advance(done, len(dataset)),
+    )
+
+
+def leaked_structures(potential: Potential, structures: LabelledStructures) -> int:
+    """How many of these structures the model was trained on; 0 where its training file cannot be read any more."""
+    try:
+        source = DataSource.model_validate(potential.record["config"]["data"]["source"])
+        training = read_structures(source.model_copy(update={"labels": ()}))
+        return len(find_overlap(training.subset(potential.record["split"]["train"]), structures))
+    except (KeyError, ValidationError, SigmaffError):
+        return 0
+
+
+def _record(config: RunConfig, split: Split, results: dict[str, Any]) -> dict[str, Any]:
+    """How the model was made, for its file."""
+    return results | {
+        "config": config.model_dump(mode="json"),
+        "fingerprint": _fingerprint(config),
+        "data_sha256": _digest(config.data.source.path),
+        "split": split.to_dict(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy")},
+    }
+
+
+def _fingerprint(config: RunConfig) -> str:
+    """Of the settings that decide the model: not of where it is written, nor of how fast."""
+    content = config.model_dump(mode="json", exclude={"output", "training", "head_training"})
+    content["training"] = config.training.trajectory()
+    content["head_training"] = config.head_training.trajectory() if config.head_training else None
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

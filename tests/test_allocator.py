@@ -1,0 +1,40 @@
+"""Page faults of repeated large allocations, counted by the kernel in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, sys
+import numpy as np
+from sigmaff.allocator import keep_large_blocks
+
+mebibytes, n_blocks, n_calls = map(int, sys.argv[1:])
+for _ in range(n_calls):
+    keep_large_blocks()
+
+def work(n):
+    for _ in range(n):
+        blocks = [np.ones(mebibytes * 2**17) for _ in range(n_blocks)]
+        del blocks
+
+work(3)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work(10)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def page_faults(mebibytes: int, n_blocks: int, *, n_calls: int) -> int:
+    command = [sys.executable, "-c", SCRIPT, str(mebibytes), str(n_blocks), str(n_calls)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the setting is of glibc, on Linux")
+@pytest.mark.parametrize(("mebibytes", "n_blocks"), [(8, 4), (40, 1)])
+def test_large_blocks_are_reused(mebibytes: int, n_blocks: int) -> None:
+    by_default = page_faults(mebibytes, n_blocks, n_calls=0)
+    assert by_default > 50, "this allocator keeps blocks by itself: the test shows nothing"
+    assert page_faults(mebibytes, n_blocks, n_calls=1) < by_default / 10
+    assert page_faults(mebibytes, n_blocks, n_calls=2) < by_default / 10

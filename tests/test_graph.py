@@ -1,0 +1,122 @@
+"""Neighbour pairs against ASE's neighbour list, and what graphs do with them."""
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.neighborlist import neighbor_list
+
+from contract import AMMONIA, CRYSTAL, ETHANOL, OXYGEN_ATOM, SLAB, WATER, displaced, graph_of
+from sigmaff.errors import DataError
+from sigmaff.graph import AtomicGraph, Labels, batch_graphs, batch_labels, build_graph
+
+WIRE = Atoms("CO", positions=[[0, 0, 0], [0.4, 0.9, 1.1]], cell=[0, 0, 2.5], pbc=[0, 0, 1])
+TRICLINIC = displaced(Atoms("CNOH", positions=2.0 * np.eye(4, 3), cell=[[3, 0, 0], [1.4, 3, 0], [-1, 1.1, 2.8]], pbc=True), 0)
+LEFT_HANDED = Atoms("CO", positions=[[0, 0, 0], [1.2, 0.5, 0.3]], cell=[[0, 4, 0], [4, 0, 0], [0, 0, 5]], pbc=True)
+LARGE_CELL = displaced(bulk("Cu", cubic=True).repeat(4), 1)
+
+
+def unwrapped() -> Atoms:
+    """Atoms many cells away from the cell that they belong to."""
+    atoms = TRICLINIC.copy()
+    atoms.positions += np.array([[3, 0, -2], [-5, 1, 0], [0, 0, 7], [1, 1, 1]]) @ atoms.cell.array
+    return atoms
+
+
+def pair_set(first: np.ndarray, second: np.ndarray, vectors: np.ndarray) -> list[tuple[float, ...]]:
+    rows = np.column_stack([first, second, vectors.round(6) + 0.0])
+    return sorted(map(tuple, rows.tolist()))
+
+
+@pytest.mark.parametrize("cutoff", [1.3, 5.0])
+@pytest.mark.parametrize(
+    "atoms",
+    [ETHANOL, CRYSTAL, SLAB, WIRE, TRICLINIC, LEFT_HANDED, LARGE_CELL, unwrapped(), OXYGEN_ATOM],
+    ids=["molecule", "crystal", "slab", "wire", "triclinic", "left-handed", "large", "unwrapped", "atom"],
+)
+def test_pairs_are_those_of_ase_each_once(atoms: Atoms, cutoff: float):
+    graph = build_graph(atoms, cutoff, torch.float64)
+    (first, second), vectors = graph.pair_index.numpy(), graph.pair_vectors().numpy()
+    both_ways = pair_set(np.r_[first, second], np.r_[second, first], np.r_[vectors, -vectors])
+    expected = pair_set(*neighbor_list("ijD", atoms, cutoff))
+    assert len(both_ways) == len(expected)
+    np.testing.assert_allclose(np.array(both_ways), np.array(expected), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("atoms", "message"),
+    [
+        (Atoms("HH", positions=[[0, 0, 0], [0, 0, 0.01]]), "atoms 0 and 1 are 0.01 Å apart"),
+        (Atoms("H2O", positions=[[0, 0, 0], [0, 0, 1], [0, np.nan, 0]]), "atom 2 has a position"),
+        (Atoms("H", cell=[3, 3, 0], pbc=True), "lattice vector 2 has no length"),
+        (Atoms("H", cell=[[3, 0, 0], [6, 0, 0], [0, 0, 3]], pbc=True), "linearly dependent"),
+        (Atoms("H", cell=[[3, 0, 0], [0, np.inf, 0], [0, 0, 3]], pbc=True), "cell holds values"),
+        (Atoms("HH", positions=[[0, 0, 0.02], [0, 0, 2.98]], cell=[3, 3, 3], pbc=True), "overlap"),
+    ],
+    ids=["overlap", "nan", "no vector", "flat cell", "infinite cell", "overlap with an image"],
+)
+def test_broken_structures_are_named(atoms: Atoms, message: str):
+    with pytest.raises(DataError, match=message):
+        build_graph(atoms, 5.0)
+
+
+def test_batch_holds_each_structure_as_it_was():
+    structures = [ETHANOL, OXYGEN_ATOM, CRYSTAL, WATER]
+    batch = graph_of(*structures)
+    for index, atoms in enumerate(structures):
+        alone = graph_of(atoms)
+        mine = batch.structure_index == index
+        offset = int((batch.structure_index < index).sum())
+        pairs = batch.structure_index[batch.pair_index[0]] == index
+        assert torch.equal(batch.positions[mine], alone.positions)
+        assert torch.equal(batch.atomic_numbers[mine], alone.atomic_numbers)
+        assert torch.equal(batch.pair_index[:, pairs] - offset, alone.pair_index)
+        assert torch.equal(batch.pair_vectors()[pairs], alone.pair_vectors())
+        assert torch.equal(batch.cell[index], torch.as_tensor(atoms.cell.array * bool(atoms.pbc.any())))
+        assert torch.equal(batch.atom_rank()[mine], torch.arange(len(atoms)))
+
+
+def test_batches_of_batches_are_batches():
+    nested = batch_graphs([graph_of(ETHANOL, CRYSTAL), graph_of(WATER), graph_of(AMMONIA, SLAB)])
+    flat = graph_of(ETHANOL, CRYSTAL, WATER, AMMONIA, SLAB)
+    for name, value in vars(flat).items():
+        other = getattr(nested, name)
+        assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
+
+
+def test_pad_lays_out_atoms_by_structure():
+    graph = graph_of(WATER, OXYGEN_ATOM, AMMONIA)
+    padded = graph.pad(torch.stack([graph.positions, 2 * graph.positions]), fill=-7.0)
+    assert padded.shape == (2, 3, 4, 3)
+    for index, atoms in enumerate((WATER, OXYGEN_ATOM, AMMONIA)):
+        np.testing.assert_array_equal(padded[1, index, : len(atoms)], 2 * atoms.positions)
+        assert (padded[:, index, len(atoms) :] == -7.0).all()
+
+
+def test_precision_applies_to_real_numbers_alone():
+    graph = graph_of(CRYSTAL).to(dtype=torch.float32)
+    assert {graph.positions.dtype, graph.pair_shift.dtype, graph.cell.dtype} == {torch.float32}
+    assert {graph.atomic_numbers.dtype, graph.pair_index.dtype, graph.structure_index.dtype} == {torch.int64}
+
+
+def test_a_label_that_one_structure_lacks_the_batch_lacks():
+    whole = Labels(energy=torch.tensor([1.0]), forces=torch.ones(3, 3))
+    joined = batch_labels([whole, Labels(energy=torch.tensor([2.0]))])
+    assert joined.energy.tolist() == [1.0, 2.0]
+    assert joined.forces is None
+    assert joined.stress is None
+
+
+def test_building_a_graph_leaves_the_structure_alone():
+    atoms = molecule("CH3OH")
+    before = atoms.positions.copy()
+    graph = build_graph(atoms, 5.0, torch.float64)
+    graph.positions.add_(1.0)
+    np.testing.assert_array_equal(atoms.positions, before)
+
+
+def test_other_positions_keep_the_pairs():
+    graph = graph_of(CRYSTAL)
+    moved: AtomicGraph = graph.with_positions(graph.positions + 1.0)
+    torch.testing.assert_close(moved.pair_vectors(), graph.pair_vectors())
