@@ -131,5 +131,7 @@ WATER = displaced(molecule("H2O"), 11)
 AMMONIA = displaced(molecule("NH3"), 12)
 OXYGEN_ATOM = Atoms("O", positions=[[0.3, -0.2, 0.1]])
 CRYSTAL = displaced(bulk("CO", "zincblende", a=4.1), 13)  # lattice vectors of 2.9 Å: atoms see their own images
-SLAB = displaced(Atoms("CON", positions=[[0, 0, 0], [1.2, 0.3, 0.8], [0.5, 1.6, 3.0]], cell=[3, 3.4, 9], pbc=[1, 1, 0]), 14)
+SLAB = displaced(
+    Atoms("CON", positions=[[0, 0, 0], [1.2, 0.3, 0.8], [0.5, 1.6, 3.0]], cell=[3, 3.4, 9], pbc=[1, 1, 0]), 14
+)
 MIXED = (ETHANOL, WATER, OXYGEN_ATOM, AMMONIA)

@@ -6,83 +6,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import ase.io
 import numpy as np
 import pytest
 import torch
 from ase import Atoms, units
-from ase.build import molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
-from ase.constraints import FixAtoms
-from ase.db import connect
-from ase.io.trajectory import Trajectory
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS
 
 import sigmaff
-from sigmaff.backbones import SchNetConfig
-from sigmaff.data import DatasetStatistics
+from calculator_case import LNK_CONFIG, build_potential, ethanol, water_crystal
 from sigmaff.errors import ConfigError, DataError, ModelFileError
-from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
-from sigmaff.heads import LNK, DeterministicConfig, HeadConfig, LNKConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.graph import AtomicGraph, build_graph
+from sigmaff.heads import DeterministicConfig
+from sigmaff.potential import Potential
 from sigmaff.prediction import Calibration, ForcesStd, Prediction
-from sigmaff.simulation import Calculator, snapshot, store_results
-
-BACKBONE = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=12, cutoff=5.0)
-STATISTICS = DatasetStatistics(
-    elements=(1, 6, 8),
-    reference_energies={1: -13.6, 6: -1029.0, 8: -2042.0},
-    scale=1.3,
-    mean_neighbors=8.0,
-    n_structures=100,
-)
-PRINTED_DIGITS = 1e-8  # of a column of an extxyz file
-
-
-def build_potential(head: HeadConfig, dtype: torch.dtype = torch.float64) -> Potential:
-    """Random weights; the output is scaled up so that its forces are those of a stiff molecule."""
-    torch.manual_seed(3)
-    potential = Potential(PotentialConfig(backbone=BACKBONE, head=head), STATISTICS)
-    potential.set_precision(dtype)
-    if isinstance(potential.head, LNK):
-        fill_posterior(potential)
-    return potential.eval()
-
-
-def fill_posterior(potential: Potential) -> None:
-    graph = batch_graphs([build_graph(rattled(molecule("CH3CH2OH"), seed), 5.0) for seed in range(4)])
-    graph = graph.to(dtype=potential.dtype)
-    head = potential.head
-    assert isinstance(head, LNK)
-    with torch.no_grad():
-        head.initialize(potential.backbone(graph), graph.atomic_numbers)
-        head.weight_mean.normal_()
-        head.weight_cholesky.copy_(0.3 * torch.randn_like(head.weight_cholesky).tril())
-
-
-def rattled(atoms: Atoms, seed: int = 0) -> Atoms:
-    atoms.rattle(0.05, seed=seed)
-    return atoms
-
-
-def ethanol() -> Atoms:
-    return rattled(molecule("CH3CH2OH"))
-
-
-def water_crystal() -> Atoms:
-    """Two molecules in a skewed cell smaller than the cutoff's sphere."""
-    atoms = molecule("H2O") + molecule("H2O")
-    atoms.positions[3:] += [2.4, 2.1, 1.9]
-    atoms.set_cell([[4.9, 0.0, 0.0], [0.6, 4.5, 0.0], [0.3, -0.4, 5.2]])
-    atoms.pbc = True
-    return rattled(atoms)
+from sigmaff.simulation import Calculator
 
 
 @pytest.fixture(scope="module")
 def potential() -> Potential:
-    return build_potential(LNKConfig(n_inducing=12, n_samples=16, n_frequencies=32))
+    return build_potential(LNK_CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +68,7 @@ class Altered(Counting):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("structure", [ethanol, water_crystal])
 def test_results_are_the_prediction(structure: Callable[[], Atoms], dtype: torch.dtype) -> None:
-    potential = build_potential(LNKConfig(n_inducing=12, n_samples=16), dtype)
+    potential = build_potential(LNK_CONFIG, dtype)
     potential.energy_calibration = Calibration(method="scalar", scale=3.0, n_samples=10)
     potential.forces_calibration = Calibration(method="scalar", scale=0.5, n_samples=10)
     atoms = structure()
@@ -293,100 +238,6 @@ def test_dynamics_conserve_energy_to_second_order_in_the_time_step(potential: Po
     assert coarse / fine == pytest.approx(16.0, rel=0.1)
 
 
-# --- files
-
-
-def assert_same_results(frame: Atoms, expected: dict[str, float | np.ndarray], atol: float) -> None:
-    for name, value in expected.items():
-        holders = (frame.calc.results, frame.info, frame.arrays)
-        found = [holder[name] for holder in holders if name in holder]
-        assert len(found) == 1, name
-        np.testing.assert_allclose(found[0], value, rtol=1e-12, atol=atol)
-
-
-@pytest.mark.parametrize("structure", [ethanol, water_crystal])
-@pytest.mark.parametrize(("suffix", "per_atom", "atol"), [("extxyz", "arrays", PRINTED_DIGITS), ("traj", "info", 0.0)])
-def test_files_written_during_dynamics_keep_everything(
-    potential: Potential, structure: Callable[[], Atoms], suffix: str, per_atom: str, atol: float, tmp_path: Path
-) -> None:
-    atoms = structure()
-    atoms.calc = Calculator(potential)
-    path = tmp_path / f"md.{suffix}"
-    seen: list[dict[str, float | np.ndarray]] = []
-    dynamics = VelocityVerlet(atoms, timestep=0.5 * units.fs)
-    dynamics.attach(store_results, 2, atoms, per_atom=per_atom)
-    dynamics.attach(lambda: seen.append(copy.deepcopy(atoms.calc.results)), 2)
-    if suffix == "traj":
-        dynamics.attach(dynamics.closelater(Trajectory(path, "w", atoms)), 2)
-    else:
-        dynamics.attach(lambda: ase.io.write(path, atoms, append=True), 2)
-    dynamics.run(4)
-    dynamics.close()
-    frames = ase.io.read(path, ":")
-    assert len(frames) == len(seen) == 3
-    for frame, expected in zip(frames, seen, strict=True):
-        assert set(expected) >= {"forces", "energy_uncertainty", "forces_uncertainty", "energies_uncertainty"}
-        assert_same_results(frame, expected, atol)
-
-
-@pytest.mark.parametrize("name", ["out.extxyz", "out.traj", "out.json"])
-def test_writers_accept_the_calculator_itself(potential: Potential, name: str, tmp_path: Path) -> None:
-    atoms = water_crystal()
-    atoms.calc = Calculator(potential)
-    forces = atoms.get_forces()
-    if name.endswith("json"):
-        with connect(tmp_path / name) as database:
-            database.write(atoms)
-        frame = connect(tmp_path / name).get_atoms(1)
-    else:
-        ase.io.write(tmp_path / name, atoms)
-        frame = ase.io.read(tmp_path / name)
-    np.testing.assert_allclose(frame.get_forces(), forces, atol=PRINTED_DIGITS)
-    assert frame.get_potential_energy() == pytest.approx(atoms.get_potential_energy(), abs=1e-12)
-
-
-def test_snapshots_of_structures_that_share_a_calculator_keep_their_own_results(
-    potential: Potential, tmp_path: Path
-) -> None:
-    calculator = Calculator(potential)
-    frames, expected = [], []
-    for atoms in (ethanol(), water_crystal(), Atoms("H")):
-        atoms.calc = calculator
-        frames.append(snapshot(atoms))
-        expected.append(copy.deepcopy(calculator.results))
-        assert "energy_uncertainty" not in atoms.info
-    ase.io.write(tmp_path / "all.extxyz", frames)
-    for frame, values in zip(ase.io.read(tmp_path / "all.extxyz", ":"), expected, strict=True):
-        assert_same_results(frame, values, PRINTED_DIGITS)
-
-
-def test_a_snapshot_does_not_follow_the_structure(potential: Potential) -> None:
-    atoms = ethanol()
-    atoms.set_constraint(FixAtoms([0]))
-    atoms.calc = Calculator(potential)
-    frame = snapshot(atoms)
-    expected = copy.deepcopy(atoms.calc.results)
-    atoms.positions[1:] += 0.3 * np.arange(24).reshape(8, 3) / 24
-    store_results(atoms)
-    assert_same_results(frame, expected, 0.0)
-    assert np.abs(frame.calc.results["forces"][0]).max() > 0  # as the model gave it, not as the constraint leaves it
-
-
-def test_stored_sigma_is_of_the_structure_as_it_is(potential: Potential, deterministic: Potential) -> None:
-    atoms = ethanol()
-    atoms.calc = Calculator(potential)
-    store_results(atoms)
-    before = atoms.info["energy_uncertainty"]
-    atoms.positions[0] += 0.2
-    store_results(atoms, per_atom="info")
-    assert atoms.info["energy_uncertainty"] == atoms.calc.results["energy_uncertainty"] != before
-    np.testing.assert_array_equal(atoms.info["forces_uncertainty"], atoms.calc.results["forces_uncertainty"])
-    assert not [name for name in atoms.arrays if "uncertainty" in name]
-    atoms.calc = Calculator(deterministic)
-    store_results(atoms)
-    assert not [name for name in (*atoms.info, *atoms.arrays) if "uncertainty" in name]
-
-
 # --- errors
 
 
@@ -452,11 +303,12 @@ def test_wrong_arguments_are_named(potential: Potential, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="stays on its own device"):
         Calculator(potential, device="cpu")
     with pytest.raises(ConfigError, match=r"call model\.eval\(\)"):
-        Calculator(copy.deepcopy(potential).train())
+        Calculator(build_potential(DeterministicConfig()).train())
     with pytest.raises(ModelFileError, match="nowhere"):
         Calculator(tmp_path / "nowhere.sigmaff")
-    with pytest.raises(DataError, match="no structure"):
-        Calculator(potential).get_potential_energy()
+    for atoms in (None, Atoms()):
+        with pytest.raises(DataError, match="no atoms to calculate"):
+            Calculator(potential).get_potential_energy(atoms)
 
 
 # --- the model
@@ -481,22 +333,39 @@ def test_the_model_and_torch_are_left_as_they_were(potential: Potential) -> None
     )
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda calculator: pickle.loads(pickle.dumps(calculator))])
-def test_copies_and_calculators_that_share_a_model_agree(
-    potential: Potential, duplicate: Callable[[Calculator], Calculator]
-) -> None:
+def test_calculators_may_share_a_model(potential: Potential) -> None:
     first, second = ethanol(), water_crystal()
     first.calc, second.calc = Calculator(potential), Calculator(potential)
-    energies = first.get_potential_energy(), second.get_potential_energy()
+    alone = first.get_forces(), second.get_forces()
+    first.positions[0] += 0.1
+    first.get_forces()
+    first.positions[:] = ethanol().positions
+    assert second.calc.calculation_required(second, ["forces"]) is False
+    np.testing.assert_array_equal(first.get_forces(), alone[0])
+    np.testing.assert_array_equal(second.get_forces(), alone[1])
+
+
+def pickled(calculator: Calculator) -> Calculator:
+    return pickle.loads(pickle.dumps(calculator))
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+def test_a_copy_predicts_the_same_and_is_independent(
+    potential: Potential, duplicate: Callable[[Calculator], Calculator]
+) -> None:
+    original = ethanol()
+    original.calc = Calculator(potential)
+    forces = original.get_forces()
     twin = ethanol()
-    twin.calc = duplicate(first.calc)
+    twin.calc = duplicate(original.calc)
     assert twin.calc.model is not potential
     twin.positions[0] += 0.1
-    assert twin.get_potential_energy() != energies[0]
-    assert (first.calc.results["energy"], second.calc.results["energy"]) == energies
-    twin.positions[:] = first.positions
-    np.testing.assert_array_equal(twin.get_forces(), first.get_forces())
-    np.testing.assert_array_equal(twin.calc.results["forces_uncertainty"], first.calc.results["forces_uncertainty"])
+    twin.get_forces()
+    assert original.calc.calculation_required(original, ["forces"]) is False
+    twin.positions[:] = original.positions
+    np.testing.assert_array_equal(twin.get_forces(), forces)
+    for name, value in original.calc.results.items():
+        np.testing.assert_array_equal(twin.calc.results[name], value)
 
 
 @pytest.mark.parametrize("as_type", [str, Path])

@@ -45,9 +45,7 @@ def test_scalar_is_the_maximum_of_the_likelihood(rng: np.random.Generator) -> No
 def test_quantile_withstands_heavy_tails(rng: np.random.Generator) -> None:
     held_out, test = mixture(rng, 20_000), mixture(rng, 20_000)
     robust, likely = (fit_calibration(*held_out, method) for method in ("quantile", "scalar"))
-    assert (
-        3 < robust.scale < 3.6
-    )  # a tenth of the errors is beyond reach: a little above the bulk's factor of 3
+    assert 3 < robust.scale < 3.6  # a tenth of the errors is beyond reach: a little above the bulk's factor of 3
     assert likely.scale == pytest.approx(3 * np.sqrt(0.9 + 0.1 * 30**2), rel=0.05)
     assert calibration_score(test[0], test[1] * robust.scale) < 0.12
     assert calibration_score(test[0], test[1] * likely.scale) > 1.0
@@ -67,9 +65,7 @@ def test_knots_hold_for_errors_of_another_shape(rng: np.random.Generator, method
     held_out, test = mixture(rng, 50_000), mixture(rng, 50_000)
     calibration = fit_calibration(*held_out, method)
     levels = np.array([0.05, 0.3, ONE_SIGMA, 0.9, 0.95, 0.99, 0.999])
-    assert coverage(test[0], test[1] * calibration.scale, levels, calibration) == pytest.approx(
-        levels, abs=0.01
-    )
+    assert coverage(test[0], test[1] * calibration.scale, levels, calibration) == pytest.approx(levels, abs=0.01)
 
 
 @pytest.mark.parametrize("method", KNOTTED)
@@ -119,9 +115,7 @@ def test_calibration_improves_new_data(rng: np.random.Generator, method: str) ->
 
 def test_force_components_are_pooled(rng: np.random.Generator) -> None:
     errors, std = rng.standard_normal((40, 3)), rng.uniform(1, 2, (40, 3))
-    assert fit_calibration(errors, std, "quantile") == fit_calibration(
-        errors.ravel(), std.ravel(), "quantile"
-    )
+    assert fit_calibration(errors, std, "quantile") == fit_calibration(errors.ravel(), std.ravel(), "quantile")
     assert fit_calibration(errors, std, "quantile").n_samples == 120
 
 

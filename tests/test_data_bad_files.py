@@ -26,9 +26,7 @@ def test_absent_label_names_frame_and_keys_found(tmp_path, rng):
     frames = labelled_frames(rng)
     frames[2].info["E_dft"] = frames[2].info.pop("energy")
     write(tmp_path / "data.extxyz", frames)
-    with pytest.raises(
-        DataError, match=r"data\.extxyz, frame 2: no energy .*REF_energy; found E_dft, forces.* 1 of 4"
-    ):
+    with pytest.raises(DataError, match=r"data\.extxyz, frame 2: no energy .*REF_energy; found E_dft, forces.* 1 of 4"):
         read_structures(tmp_path / "data.extxyz")
 
 
@@ -118,9 +116,7 @@ def test_folder_and_unknown_ending(tmp_path):
 @pytest.fixture(scope="module")
 def good_files(tmp_path_factory) -> dict[str, Path]:
     rng = np.random.default_rng(7)
-    files = {
-        ending: tmp_path_factory.mktemp("good") / f"good{ending}" for ending in (".extxyz", ".traj", ".db")
-    }
+    files = {ending: tmp_path_factory.mktemp("good") / f"good{ending}" for ending in (".extxyz", ".traj", ".db")}
     write(files[".extxyz"], labelled_frames(rng, 20))
     write(files[".traj"], calculated_frames(4))
     write(files[".db"], calculated_frames(4))
@@ -139,9 +135,7 @@ def test_truncated_files(tmp_path, good_files, ending, fraction):
         read_structures(path)
 
 
-@pytest.mark.parametrize(
-    ("ending", "content"), list(permutations((".extxyz", ".traj", ".db", ".npz", ".hdf5"), 2))
-)
+@pytest.mark.parametrize(("ending", "content"), list(permutations((".extxyz", ".traj", ".db", ".npz", ".hdf5"), 2)))
 def test_wrong_ending(tmp_path, good_files, ending, content):
     assert len(read_structures(good_files[content])) > 0
     path = tmp_path / f"wrong{ending}"

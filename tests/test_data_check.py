@@ -199,16 +199,12 @@ def test_missing_labels(cluster):
 @pytest.mark.parametrize("name", ["cluster", "crystal"])
 def test_forces_of_the_wrong_sign(request, name):
     data = request.getfixturevalue(name)
-    assert problems(replace(data, forces=tuple(-forces for forces in data.forces))) == {
-        "force_sign": ("error", ())
-    }
+    assert problems(replace(data, forces=tuple(-forces for forces in data.forces))) == {"force_sign": ("error", ())}
 
 
 def test_sign_is_judged_in_order_of_time(cluster):
     order = np.random.default_rng(0).permutation(len(cluster))
-    shuffled = replace(
-        cluster.subset(order), time_index=order, forces=tuple(-cluster.forces[k] for k in order)
-    )
+    shuffled = replace(cluster.subset(order), time_index=order, forces=tuple(-cluster.forces[k] for k in order))
     assert "force_sign" in problems(shuffled)
 
 
@@ -231,17 +227,13 @@ def test_semiclassical_energies_of_atoms():
     assert estimate[0] == pytest.approx(-0.5, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("unit", "value"), [("Hartree", units.Hartree), ("kcal/mol", KCAL_PER_MOL), ("eV", 1.0)]
-)
+@pytest.mark.parametrize(("unit", "value"), [("Hartree", units.Hartree), ("kcal/mol", KCAL_PER_MOL), ("eV", 1.0)])
 def test_unit_of_total_energies(unit, value):
     formulas = ["CH3OH", "C2H6O", "CO2", "NH2COCH3"]
     structures = tuple(Atoms(formula) for formula in formulas)
     for atoms in structures:
         atoms.positions[:, 0] = 1.4 * np.arange(len(atoms))
-    energy = (
-        np.array([sum(HARTREE_FOCK[int(z)] for z in atoms.numbers) for atoms in structures]) * units.Hartree
-    )
+    energy = np.array([sum(HARTREE_FOCK[int(z)] for z in atoms.numbers) for atoms in structures]) * units.Hartree
     data = LabelledStructures(
         structures=structures, energy=energy / value, forces=None, source="made", frame_index=np.arange(4)
     )

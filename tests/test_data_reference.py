@@ -38,9 +38,7 @@ FILES = {
     },
     **{
         f"mlearn/{name}.extxyz": None
-        for name in (
-            f"{element}_{part}" for element in ("Ge", "Li", "Mo", "Si") for part in ("test", "training")
-        )
+        for name in (f"{element}_{part}" for element in ("Ge", "Li", "Mo", "Si") for part in ("test", "training"))
     },
     "qm7x/qm7x_250x10.extxyz": 2500,
     "qm7x/qm7x_C6H12_100.extxyz": 100,

@@ -16,9 +16,7 @@ def parts(split: Split) -> list[set[int]]:
 @pytest.mark.parametrize("kind", ["random", "blocked"])
 @pytest.mark.parametrize("n_test", [None, 5, 0])
 def test_sizes_and_disjointness(kind, n_test):
-    train, validation, test = parts(
-        make_split(SplitConfig(kind=kind, n_train=20, n_validation=10, n_test=n_test), 50)
-    )
+    train, validation, test = parts(make_split(SplitConfig(kind=kind, n_train=20, n_validation=10, n_test=n_test), 50))
     assert (len(train), len(validation), len(test)) == (20, 10, 20 if n_test is None else n_test)
     assert len(train | validation | test) == len(train) + len(validation) + len(test)
     assert train | validation | test <= set(range(50))

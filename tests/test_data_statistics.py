@@ -59,9 +59,7 @@ def test_large_totals_keep_their_digits():
     assert {number: energy + 1e6 for number, energy in found.items()} == pytest.approx(ATOM, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    "given", [{"H": -13.0, "C": -1000.0, "O": -2000.0}, {1: -13.0, 6: -1000.0, 8: -2000.0}]
-)
+@pytest.mark.parametrize("given", [{"H": -13.0, "C": -1000.0, "O": -2000.0}, {1: -13.0, 6: -1000.0, 8: -2000.0}])
 def test_given_reference_energies(given):
     expected = {1: -13.0, 6: -1000.0, 8: -2000.0}
     assert reference_energies(molecules(["C2H6O"]), given) == expected

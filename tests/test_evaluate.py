@@ -86,15 +86,11 @@ class Clusters:
         graph = batch_graphs([build_graph(self.structures[i], CUTOFF, torch.float64) for i in indices])
         return graph, Labels(
             energy=None if self.energy is None else torch.as_tensor(self.energy[list(indices)]),
-            forces=None
-            if self.forces is None
-            else torch.cat([torch.as_tensor(self.forces[i]) for i in indices]),
+            forces=None if self.forces is None else torch.cat([torch.as_tensor(self.forces[i]) for i in indices]),
         )
 
 
-def random_clusters(
-    seed: int, n: int, *, spread: float = 1.0, sizes: tuple[int, int] = (2, 6)
-) -> list[Atoms]:
+def random_clusters(seed: int, n: int, *, spread: float = 1.0, sizes: tuple[int, int] = (2, 6)) -> list[Atoms]:
     """Atoms near distinct points of a cubic lattice around the origin."""
     rng = np.random.default_rng(seed)
     lattice = np.stack(np.meshgrid(*3 * [[-1.0, 0.0, 1.0]]), axis=-1).reshape(-1, 3)
@@ -326,9 +322,7 @@ def test_a_method_without_std_has_errors_only() -> None:
     summary = summarize(evaluation)
     assert said(summary, "energy") == {"energy_mae", "energy_rmse", "energy_mae_per_atom", "energy_mae_ci"}
     assert said(summary, "forces") == {"forces_mae", "forces_rmse", "forces_mae_ci"}
-    with pytest.raises(
-        DataError, match=r"silent.*labelled: energies and forces; σ from method 'harmonic': neither"
-    ):
+    with pytest.raises(DataError, match=r"silent.*labelled: energies and forces; σ from method 'harmonic': neither"):
         calibrate_evaluation(evaluation)
 
 
@@ -376,9 +370,7 @@ def test_sampled_force_std_of_one_batch_is_said_of_all() -> None:
         def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
             large = graph.n_atoms > 4
             prediction = super().predict(graph, forces_std=forces_std)
-            return replace(
-                prediction, provenance=replace(EPISTEMIC, forces_std="sampled" if large else "exact")
-            )
+            return replace(prediction, provenance=replace(EPISTEMIC, forces_std="sampled" if large else "exact"))
 
     small, large = random_clusters(11, 4, sizes=(2, 3)), random_clusters(12, 1, sizes=(5, 5))
     mixed = evaluate_model(Mixed(), labelled(small + large), name="mixed", batch_size=1)
@@ -407,8 +399,6 @@ def test_nothing_to_evaluate() -> None:
 
 
 def test_too_few_held_out_structures_are_named() -> None:
-    evaluation = evaluate_model(
-        HarmonicPairs(), labelled(random_clusters(16, 4), noise=1.0), name="few.extxyz"
-    )
+    evaluation = evaluate_model(HarmonicPairs(), labelled(random_clusters(16, 4), noise=1.0), name="few.extxyz")
     with pytest.raises(DataError, match=r"few\.extxyz, energies: calibration needs at least 10"):
         calibrate_evaluation(evaluation)

@@ -12,7 +12,9 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels, batch_graphs, batch_labels, build_graph
 
 WIRE = Atoms("CO", positions=[[0, 0, 0], [0.4, 0.9, 1.1]], cell=[0, 0, 2.5], pbc=[0, 0, 1])
-TRICLINIC = displaced(Atoms("CNOH", positions=2.0 * np.eye(4, 3), cell=[[3, 0, 0], [1.4, 3, 0], [-1, 1.1, 2.8]], pbc=True), 0)
+TRICLINIC = displaced(
+    Atoms("CNOH", positions=2.0 * np.eye(4, 3), cell=[[3, 0, 0], [1.4, 3, 0], [-1, 1.1, 2.8]], pbc=True), 0
+)
 LEFT_HANDED = Atoms("CO", positions=[[0, 0, 0], [1.2, 0.5, 0.3]], cell=[[0, 4, 0], [4, 0, 0], [0, 0, 5]], pbc=True)
 LARGE_CELL = displaced(bulk("Cu", cubic=True).repeat(4), 1)
 

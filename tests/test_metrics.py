@@ -70,9 +70,7 @@ def test_observed_coverage_is_nominal_for_true_std(rng: np.random.Generator) -> 
 def test_intervals_of_a_calibration_are_used(rng: np.random.Generator) -> None:
     """Uniform errors in ±1: the half-width of coverage p is p, with σ = 1."""
     errors, std = rng.uniform(-1, 1, 200_000), np.ones(200_000)
-    uniform = Calibration(
-        method="isotonic", scale=1.0, n_samples=10, coverages=(0.0, 1.0), multipliers=(0.0, 1.0)
-    )
+    uniform = Calibration(method="isotonic", scale=1.0, n_samples=10, coverages=(0.0, 1.0), multipliers=(0.0, 1.0))
     assert calibration_score(errors, std, uniform) < 0.01
     assert calibration_score(errors, std) > 0.1
     assert miscalibration_area(errors, std, uniform) < 0.005
@@ -114,9 +112,7 @@ def test_per_sample_score_by_brute_force(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("error", [0.0, 0.3, 0.5, 0.9, 0.95])
 def test_an_error_on_the_edge_is_inside_by_both_conventions(error: float) -> None:
     """Of one sample both scores are the same; here the half-width of coverage p is p."""
-    linear = Calibration(
-        method="isotonic", scale=1.0, n_samples=10, coverages=(0.0, 1.0), multipliers=(0.0, 1.0)
-    )
+    linear = Calibration(method="isotonic", scale=1.0, n_samples=10, coverages=(0.0, 1.0), multipliers=(0.0, 1.0))
     edge = float(linear.multiplier(error))
     inside = [edge <= float(linear.multiplier(p)) for p in CALIBRATION_LEVELS]
     expected = np.sqrt(((CALIBRATION_LEVELS - inside) ** 2).sum())

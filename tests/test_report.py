@@ -214,12 +214,8 @@ def test_numbers_are_those_of_the_arrays(full_path, ethanol, ether):
         z = np.abs(evaluation.forces_error) / (0.5 * evaluation.forces_std_raw)
         assert f"{100 * np.mean(z <= norm.ppf(0.975)):.1f}" in table
     assert f"force error is {np.abs(ethanol.forces_error).mean():#.3g} eV/Å" in sentence
-    inside, outside = (
-        np.sqrt((e.forces_std_raw.reshape(e.n_structures, -1) ** 2).mean(1)) for e in (ethanol, ether)
-    )
-    assert (
-        f"structures of dimethyl ether apart well (AUROC {pairwise_auroc(inside, outside):.3f})" in sentence
-    )
+    inside, outside = (np.sqrt((e.forces_std_raw.reshape(e.n_structures, -1) ** 2).mean(1)) for e in (ethanol, ether))
+    assert f"structures of dimethyl ether apart well (AUROC {pairwise_auroc(inside, outside):.3f})" in sentence
 
 
 def test_verdict_says_what_is_wrong(ethanol, ether):
@@ -330,14 +326,10 @@ def test_rms_error_follows_sigma_where_sigma_is_right():
     many = make_evaluation("many", "CH3CH2OH", n=2000)
     quantity = figures.forces(many)
     figure = figures.new_figure(partial(figures.draw_std_versus_error, quantity=quantity, ood=None))
-    binned = next(
-        line for line in figure.axes[0].get_lines() if line.get_label() == "rms error, in distribution"
-    )
+    binned = next(line for line in figure.axes[0].get_lines() if line.get_label() == "rms error, in distribution")
     std, error = binned.get_data()
     assert std.size == figures.N_BINS
-    np.testing.assert_allclose(
-        error, std, rtol=0.08
-    )  # 4,500 samples a bin: 1 % expected, and σ varies in a bin
+    np.testing.assert_allclose(error, std, rtol=0.08)  # 4,500 samples a bin: 1 % expected, and σ varies in a bin
 
 
 def test_points_are_thinned_always_alike():
@@ -345,16 +337,12 @@ def test_points_are_thinned_always_alike():
     chosen = figures.subsample(100_000)
     assert np.unique(chosen).size == figures.MAX_POINTS
     np.testing.assert_array_equal(chosen, figures.subsample(100_000))
-    figure = figures.new_figure(
-        partial(figures.draw_force_parity, evaluation=make_evaluation("e", "C6H6", n=300))
-    )
+    figure = figures.new_figure(partial(figures.draw_force_parity, evaluation=make_evaluation("e", "C6H6", n=300)))
     assert len(figure.axes[0].collections[0].get_offsets()) == figures.MAX_POINTS
 
 
 def test_energies_of_unlike_structures_are_compared_per_atom(ethanol):
-    both = replace(
-        ethanol, structure_index=np.concatenate([np.zeros(8, dtype=np.int64), ethanol.structure_index[8:]])
-    )
+    both = replace(ethanol, structure_index=np.concatenate([np.zeros(8, dtype=np.int64), ethanol.structure_index[8:]]))
     both.structure_index[8] = 1  # the first structure loses an atom to the second
     for evaluation, unit in ((ethanol, "(eV)"), (both, "(eV/atom)")):
         figure = figures.new_figure(partial(figures.draw_energy_parity, evaluation=evaluation))
@@ -385,9 +373,7 @@ def test_readme_figure(tmp_path, ethanol, ether):
 
 def test_bonds_of_ethanol_are_the_textbook_ones():
     atoms = molecule("CH3CH2OH")
-    pairs = bonds(
-        atoms.positions, np.where(atoms.numbers == 1, 0.31, np.where(atoms.numbers == 6, 0.76, 0.66))
-    )
+    pairs = bonds(atoms.positions, np.where(atoms.numbers == 1, 0.31, np.where(atoms.numbers == 6, 0.76, 0.66)))
     names = Counter("".join(sorted(atoms.symbols[list(pair)])) for pair in pairs)
     assert names == {"CC": 1, "CO": 1, "CH": 5, "HO": 1}
 

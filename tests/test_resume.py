@@ -25,9 +25,7 @@ def losses(result: TrainingResult) -> list[tuple[float, float | None]]:
     return [(record.train_loss, record.validation_loss) for record in result.history]
 
 
-def test_kill_in_the_middle_of_an_epoch(
-    tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]
-) -> None:
+def test_kill_in_the_middle_of_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
     command = [sys.executable, case.__file__, "kill", str(tmp_path), "8"]  # 5 steps an epoch
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     model, reporter = case.potential(dropout=0.1), case.Reporter()

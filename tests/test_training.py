@@ -33,9 +33,7 @@ def changed(**settings: object) -> TrainingConfig:
 
 def test_exponential_schedule() -> None:
     schedule = ExponentialSchedule(warmup_steps=4, decay_steps=100, decay_rate=0.01)
-    assert [schedule.factor(t, 0) / 0.01 ** (t / 100) for t in range(5)] == pytest.approx(
-        [0.25, 0.5, 0.75, 1, 1]
-    )
+    assert [schedule.factor(t, 0) / 0.01 ** (t / 100) for t in range(5)] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
     assert schedule.factor(100, 0) == pytest.approx(0.01)
 
 
@@ -168,19 +166,14 @@ def test_learning_rates_of_backbone_and_head(tmp_path: Path) -> None:
 def test_gradient_clipping(tmp_path: Path, limit: float | None) -> None:
     """After one step Adam's first moment is a tenth of the gradient that it was given."""
     model = case.potential()
-    config = changed(
-        batch_size=100, max_epochs=1, gradient_clip=limit, schedule=ExponentialSchedule(warmup_steps=0)
-    )
+    config = changed(batch_size=100, max_epochs=1, gradient_clip=limit, schedule=ExponentialSchedule(warmup_steps=0))
     batch = load_batch(model, case.train_set(), torch.arange(21), config)
     objective = Objective(model, config, 21)
     objective.total(objective(batch)).backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm().item()
     case.run(case.potential(), config, tmp_path)
     moments = read_checkpoint(tmp_path / "checkpoint.safetensors")[0]["moments"]
-    norm = (
-        10
-        * torch.cat([value.flatten() for name, value in moments.items() if name.endswith("exp_avg")]).norm()
-    )
+    norm = 10 * torch.cat([value.flatten() for name, value in moments.items() if name.endswith("exp_avg")]).norm()
     assert gradient > 1e-3
     assert norm.item() == pytest.approx(gradient if limit is None else limit, rel=1e-4)
 
@@ -246,9 +239,7 @@ def test_surroundings_are_left_alone(tmp_path: Path) -> None:
 def test_trains_in_a_thread(tmp_path: Path) -> None:
     """Signals can be handled in the main thread alone; training elsewhere does without."""
     results = []
-    thread = threading.Thread(
-        target=lambda: results.append(case.run(case.potential(), case.CONFIG, tmp_path))
-    )
+    thread = threading.Thread(target=lambda: results.append(case.run(case.potential(), case.CONFIG, tmp_path)))
     thread.start()
     thread.join()
     assert results[0].stopped_because == "max_epochs"

@@ -62,9 +62,7 @@ def validation_set() -> GraphDataset:
 
 
 def potential(dropout: float = 0.0, seed: int = 0) -> Potential:
-    backbone = SchNetConfig(
-        cutoff=CUTOFF, n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=10, dropout=dropout
-    )
+    backbone = SchNetConfig(cutoff=CUTOFF, n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=10, dropout=dropout)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = PotentialConfig(backbone=backbone, head=DeterministicConfig())

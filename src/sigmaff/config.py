@@ -87,7 +87,9 @@ def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
         context = details.get("ctx", {})
         expected = str(context.get("expected") or context.get("expected_tags"))
         given = got.get("name") if isinstance(got, dict) else got
-        near = get_close_matches(str(given), [word.strip("' ") for word in expected.replace(" or ", ",").split(",")], n=1)
+        near = get_close_matches(
+            str(given), [word.strip("' ") for word in expected.replace(" or ", ",").split(",")], n=1
+        )
         hint = f"; nearest: {near[0]}" if near else ""
         return f"{key}: got {given!r}; expected {expected}{hint}"
     return f"{key}: got {got!r}; {details['msg']}"

@@ -1,7 +1,7 @@
 """The central types of input: a batch of structures as one graph, and the labels that belong to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -55,12 +55,15 @@ class AtomicGraph:
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move all tensors; ``dtype`` applies to the real-valued ones."""
-        moved = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor):
-                moved[field.name] = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-        return replace(self, **moved)
+        return replace(
+            self,
+            positions=self.positions.to(device=device, dtype=dtype),
+            atomic_numbers=self.atomic_numbers.to(device=device),
+            structure_index=self.structure_index.to(device=device),
+            pair_index=self.pair_index.to(device=device),
+            pair_shift=self.pair_shift.to(device=device, dtype=dtype),
+            cell=None if self.cell is None else self.cell.to(device=device, dtype=dtype),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +79,18 @@ class Labels:
 
 
 def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32) -> AtomicGraph:
-    """The graph of one structure: all pairs of atoms (and periodic images) within ``cutoff`` Å."""
+    """The graph of one structure: all pairs of atoms (and periodic images) within ``cutoff`` Å.
+
+    Positions are relative to their mean, so that a structure far from the origin loses nothing in float32.
+    """
     periodic = bool(atoms.pbc.any())
+    positions = atoms.get_positions()
     pair_index, pair_shift = neighbor_pairs(
-        atoms.get_positions(), atoms.cell.array if periodic else None, atoms.pbc if periodic else None, cutoff
+        positions, atoms.cell.array if periodic else None, atoms.pbc if periodic else None, cutoff
     )
+    centered = positions - positions.mean(0) if len(atoms) else positions
     return AtomicGraph(
-        positions=torch.as_tensor(atoms.get_positions(), dtype=dtype),
+        positions=torch.as_tensor(centered, dtype=dtype),
         atomic_numbers=torch.as_tensor(atoms.numbers, dtype=torch.int64),
         structure_index=torch.zeros(len(atoms), dtype=torch.int64),
         pair_index=torch.as_tensor(pair_index),
@@ -132,7 +140,6 @@ def _batch_cells(graphs: Sequence[AtomicGraph]) -> Tensor | None:
     if all(graph.cell is None for graph in graphs):
         return None
     cells = [
-        graph.positions.new_zeros((graph.n_structures, 3, 3)) if graph.cell is None else graph.cell
-        for graph in graphs
+        graph.positions.new_zeros((graph.n_structures, 3, 3)) if graph.cell is None else graph.cell for graph in graphs
     ]
     return torch.cat(cells)

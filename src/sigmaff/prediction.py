@@ -98,18 +98,23 @@ def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calib
 def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:
     """One prediction for each structure of a batch."""
     n_atoms = graph.atoms_per_structure().tolist()
-    per_structure, per_atom = [1] * graph.n_structures, n_atoms
-    sizes = {
-        "energy": per_structure, "energy_std": per_structure, "stress": per_structure,
-        "forces": per_atom, "forces_std": per_atom, "node_energy": per_atom, "node_energy_std": per_atom,
-    }  # fmt: skip
-    parts = {
-        name: [None] * graph.n_structures if getattr(prediction, name) is None else getattr(prediction, name).split(size)
-        for name, size in sizes.items()
-    }
+    first_atom = [sum(n_atoms[:index]) for index in range(graph.n_structures)]
+
+    def part(values: Tensor | None, start: int, count: int) -> Tensor | None:
+        return None if values is None else values[start : start + count]
+
     return [
-        replace(prediction, **{name: values[index] for name, values in parts.items()})
-        for index in range(graph.n_structures)
+        replace(
+            prediction,
+            energy=prediction.energy[index : index + 1],
+            forces=prediction.forces[start : start + count],
+            node_energy=prediction.node_energy[start : start + count],
+            energy_std=part(prediction.energy_std, index, 1),
+            forces_std=part(prediction.forces_std, start, count),
+            node_energy_std=part(prediction.node_energy_std, start, count),
+            stress=part(prediction.stress, index, 1),
+        )
+        for index, (start, count) in enumerate(zip(first_atom, n_atoms, strict=True))
     ]
 
 

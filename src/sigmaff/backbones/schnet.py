@@ -61,6 +61,7 @@ class FilterNetwork(nn.Module):
         super().__init__()
         n, f = config.n_interactions, config.n_filters
         self.cutoff = config.cutoff
+        self.centers: Tensor
         self.register_buffer("centers", torch.linspace(0.0, config.cutoff, config.n_gaussians), persistent=False)
         self.input = _linear(config.n_gaussians, n * f, fan_out=f)
         self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))

@@ -195,7 +195,7 @@ def calibrate(
 def predict(
     model: ModelArgument,
     data: Annotated[Path, typer.Argument(help="structures", show_default=False)],
-    output: Annotated[Path, typer.Argument(help="where to write them with energy, forces and σ (extxyz, traj or db)")],
+    output: Annotated[Path, typer.Argument(help="where to write them with energy, forces and σ (extxyz or traj)")],
     forces_std: ForcesStdOption = "auto",
     raw: Annotated[bool, typer.Option("--raw", help="σ as the head gives it, before calibration")] = False,
     format: FormatOption = "auto",
@@ -209,16 +209,17 @@ def predict(
     from sigmaff.data import GraphDataset, read_structures
     from sigmaff.files import refuse_overwrite
     from sigmaff.potential import Uncalibrated, load
-    from sigmaff.simulation import predict_structures, write_structures
+    from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrite(output, force)
+    _, per_atom = output_format(output)
     potential = load(model, device=device)
     structures = read_structures(Reading(format=format, length_unit=length_unit).source(data, labels=()))
     dataset = GraphDataset(structures.without_labels(), potential.cutoff)
     predictor = Uncalibrated(potential) if raw else potential
     with Terminal(console) as terminal:
         terminal.stage("predicting")
-        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance)
+        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance, per_atom=per_atom)
     write_structures(output, predicted, force=force)
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 

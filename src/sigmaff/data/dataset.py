@@ -17,9 +17,7 @@ class GraphDataset:
     Energies stay float64; positions, forces and stresses take ``dtype``.
     """
 
-    def __init__(
-        self, structures: LabelledStructures, cutoff: float, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, structures: LabelledStructures, cutoff: float, dtype: torch.dtype = torch.float32) -> None:
         if not len(structures):
             raise DataError(f"{structures.source}: no structures to make a data set of")
         _check_labels(structures)
@@ -38,9 +36,7 @@ class GraphDataset:
         no_cell = self._positions.new_zeros((1, 3, 3))
         self._cell = torch.cat([no_cell if graph.cell is None else graph.cell for graph in graphs])
         self._energy = _tensor(structures.energy, torch.float64)
-        self._forces = _tensor(
-            None if structures.forces is None else np.concatenate(structures.forces), dtype
-        )
+        self._forces = _tensor(None if structures.forces is None else np.concatenate(structures.forces), dtype)
         self._stress = _tensor(structures.stress, dtype)
 
     def __len__(self) -> int:

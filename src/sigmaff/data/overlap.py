@@ -24,9 +24,7 @@ def first_occurrence(structures: Sequence[Atoms]) -> IndexArray:
         for members in _candidates(coordinates):
             distinct: list[int] = []
             for member in np.sort(members).tolist():
-                same = [
-                    k for k in distinct if np.abs(coordinates[k] - coordinates[member]).max() <= TOLERANCE
-                ]
+                same = [k for k in distinct if np.abs(coordinates[k] - coordinates[member]).max() <= TOLERANCE]
                 if same:
                     first[indices[member]] = indices[same[0]]
                 else:

@@ -44,9 +44,7 @@ def _check_options(name: str, source: DataSource) -> None:
         raise ConfigError(f"structures: {source.structures} is for QM7-X files; {source.path} is {name}")
     keys = [key for key in (source.energy_key, source.forces_key, source.stress_key) if key is not None]
     if keys and name not in KEYED_FORMATS:
-        raise ConfigError(
-            f"label keys ({', '.join(keys)}) do not apply to {source.path}: {name} has fixed names"
-        )
+        raise ConfigError(f"label keys ({', '.join(keys)}) do not apply to {source.path}: {name} has fixed names")
 
 
 def _check_structures(path: Path, contents: FileContents) -> None:
@@ -58,9 +56,7 @@ def _check_structures(path: Path, contents: FileContents) -> None:
         unknown = np.flatnonzero((atoms.numbers < 1) | (atoms.numbers >= len(chemical_symbols)))
         if len(unknown):
             number = atoms.numbers[unknown[0]]
-            raise DataError(
-                f"{path}, frame {frame}: atom {unknown[0]} is no element (atomic number {number})"
-            )
+            raise DataError(f"{path}, frame {frame}: atom {unknown[0]} is no element (atomic number {number})")
         if forces is not None and forces.shape != (len(atoms), 3):
             raise DataError(f"{path}, frame {frame}: forces of shape {forces.shape} for {len(atoms)} atoms")
 
@@ -83,9 +79,7 @@ def _incomplete_labels(contents: FileContents, source: DataSource) -> dict[str, 
                 f"{len(lacking[label])} of {len(contents.structures)} frames lack it. "
                 f"Add it, name it with `{label}_key`, or leave it out of `labels`"
             )
-    partly = {
-        label: frames for label, frames in lacking.items() if 0 < len(frames) < len(contents.structures)
-    }
+    partly = {label: frames for label, frames in lacking.items() if 0 < len(frames) < len(contents.structures)}
     return {label: tuple(contents.frame_index[frames].tolist()) for label, frames in partly.items()}
 
 
@@ -95,9 +89,7 @@ def _units(contents: FileContents, source: DataSource) -> tuple[float, float, fl
     native = (contents.energy_unit, contents.length_unit)
     for said, own in zip(declared, native, strict=True):
         if own in contents.stated_units and said not in (None, own):
-            raise DataError(
-                f"{source.path} says that its unit is {own}, but {said} is declared; remove one of the two"
-            )
+            raise DataError(f"{source.path} says that its unit is {own}, but {said} is declared; remove one of the two")
     energy, length = energy_unit(declared[0] or native[0]), length_unit(declared[1] or native[1])
     return energy, length, forces_unit(source.forces_unit) if source.forces_unit else energy / length
 

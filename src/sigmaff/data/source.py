@@ -37,9 +37,7 @@ class DataSource(BaseModel):
         description="eV, meV, kcal/mol, kJ/mol, Hartree or Rydberg; null is what the file or its layout says "
         "(kcal/mol for MD17 and rMD17), else eV",
     )
-    length_unit: str | None = Field(
-        None, description="Angstrom, Bohr or nm; null as for energy_unit, else Angstrom"
-    )
+    length_unit: str | None = Field(None, description="Angstrom, Bohr or nm; null as for energy_unit, else Angstrom")
     forces_unit: str | None = Field(
         None, description="such as Hartree/Bohr; null is the energy unit over the length unit"
     )

@@ -27,9 +27,7 @@ class SplitConfig(BaseModel):
     n_test: int | None = Field(None, ge=0, description="structures to test on; null is all the rest")
     seed: int = Field(0, ge=0, description="of the random draws")
     fold: int = Field(0, ge=0, description="which of the official splits")
-    gap: int = Field(
-        0, ge=0, description="frames left out between blocks, so that neighbours in time are not split"
-    )
+    gap: int = Field(0, ge=0, description="frames left out between blocks, so that neighbours in time are not split")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +47,7 @@ class Split:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return cls(
-            **{name: np.asarray(values[name], dtype=np.int64) for name in ("train", "validation", "test")}
-        )
+        return cls(**{name: np.asarray(values[name], dtype=np.int64) for name in ("train", "validation", "test")})
 
 
 def split_structures(config: SplitConfig, structures: LabelledStructures) -> Split:
@@ -70,9 +66,7 @@ def make_split(
         return _official(config, official)
     if config.kind == "random":
         return _consecutive(config, np.random.default_rng(config.seed).permutation(n), gap=0)
-    return _consecutive(
-        config, np.arange(n) if time_index is None else np.argsort(time_index), gap=config.gap
-    )
+    return _consecutive(config, np.arange(n) if time_index is None else np.argsort(time_index), gap=config.gap)
 
 
 def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
@@ -92,13 +86,9 @@ def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
 
 def _official(config: SplitConfig, official: Mapping[str, IndexArray] | None) -> Split:
     if official is None:
-        raise ConfigError(
-            "the data has no official split (an rMD17 file with split_train and split_test has)"
-        )
+        raise ConfigError("the data has no official split (an rMD17 file with split_train and split_test has)")
     if config.fold >= len(official["train"]):
-        raise ConfigError(
-            f"fold {config.fold} asked for; the data has {len(official['train'])} official splits"
-        )
+        raise ConfigError(f"fold {config.fold} asked for; the data has {len(official['train'])} official splits")
     generator = np.random.default_rng(config.seed)
     train = generator.permutation(official["train"][config.fold])
     test = generator.permutation(official["test"][config.fold])
@@ -116,9 +106,7 @@ def _split(train: IndexArray, validation: IndexArray, test: IndexArray) -> Split
 
 
 def _too_few(config: SplitConfig, gap: int, n: int) -> str:
-    return f"the data has {n} structures, too few for {_asked(config)}" + (
-        f" with gaps of {gap}" if gap else ""
-    )
+    return f"the data has {n} structures, too few for {_asked(config)}" + (f" with gaps of {gap}" if gap else "")
 
 
 def _asked(config: SplitConfig) -> str:

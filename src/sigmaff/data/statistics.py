@@ -43,9 +43,7 @@ class DatasetStatistics:
         )
 
 
-def compute_statistics(
-    dataset: GraphDataset, reference: ReferenceEnergies = "least_squares"
-) -> DatasetStatistics:
+def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "least_squares") -> DatasetStatistics:
     """Statistics of a training set."""
     structures = dataset.structures
     references = reference_energies(structures, reference)
@@ -65,23 +63,15 @@ def reference_energies(structures: LabelledStructures, reference: ReferenceEnerg
     given = _isolated_atoms(structures) if reference == "isolated_atoms" else _by_number(reference)
     missing = [chemical_symbols[number] for number in structures.elements if number not in given]
     if missing:
-        where = (
-            "a structure of one atom marked config_type=IsolatedAtom"
-            if reference == "isolated_atoms"
-            else "E0s"
-        )
-        raise DataError(
-            f"{structures.source}: no reference energy for {', '.join(missing)}; give {where} for each"
-        )
+        where = "a structure of one atom marked config_type=IsolatedAtom" if reference == "isolated_atoms" else "E0s"
+        raise DataError(f"{structures.source}: no reference energy for {', '.join(missing)}; give {where} for each")
     return {number: given[number] for number in structures.elements}
 
 
 def composition(structures: LabelledStructures) -> FloatArray:
     """Number of atoms of each element of ``structures.elements``, (n_structures, n_elements)."""
     elements = np.array(structures.elements)
-    return np.array(
-        [(atoms.numbers[:, None] == elements).sum(0) for atoms in structures.structures], dtype=float
-    )
+    return np.array([(atoms.numbers[:, None] == elements).sum(0) for atoms in structures.structures], dtype=float)
 
 
 def _least_squares(structures: LabelledStructures) -> dict[int, float]:
@@ -105,8 +95,7 @@ def _isolated_atoms(structures: LabelledStructures) -> dict[int, float]:
     return {
         int(atoms.numbers[0]): float(energy)
         for atoms, energy in zip(structures.structures, structures.energy, strict=True)
-        if len(atoms) == 1
-        and "IsolatedAtom" in {value for value in atoms.info.values() if isinstance(value, str)}
+        if len(atoms) == 1 and "IsolatedAtom" in {value for value in atoms.info.values() if isinstance(value, str)}
     }
 
 

@@ -26,9 +26,7 @@ class LabelledStructures:
     frame_index: IndexArray  # (n,) their numbers within the source, from 0
     time_index: IndexArray | None = None  # (n,) their order in the trajectory, where the source tells
     official_splits: Mapping[str, IndexArray] | None = None  # "train", "test": (n_folds, n_indices)
-    incomplete_labels: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # label: frames that lack it
+    incomplete_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label: frames that lack it
 
     def __len__(self) -> int:
         return len(self.structures)
@@ -62,6 +60,4 @@ class LabelledStructures:
 
 def _restricted(incomplete: Mapping[str, tuple[int, ...]], frames: IndexArray) -> dict[str, tuple[int, ...]]:
     kept = set(frames.tolist())
-    return {
-        label: tuple(frame for frame in lacking if frame in kept) for label, lacking in incomplete.items()
-    }
+    return {label: tuple(frame for frame in lacking if frame in kept) for label, lacking in incomplete.items()}

@@ -62,9 +62,7 @@ def coverage_distance(observed: FloatArray) -> float:
     return float(np.sqrt(np.square(CALIBRATION_LEVELS - observed).sum()))
 
 
-def calibration_score(
-    errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Calibration = UNCALIBRATED
-) -> float:
+def calibration_score(errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Calibration = UNCALIBRATED) -> float:
     """s = √Σ(p − p̂)² over p = .1 … .9, with p̂ taken over all samples.
 
     Perfect is 0, the worst is √2.85 = 1.688, for σ → 0 and for σ → ∞ alike. Perfect σ on N samples scores
@@ -84,16 +82,12 @@ def per_sample_calibration_score(
     multipliers = intervals.multiplier(CALIBRATION_LEVELS)
     n_missed = np.searchsorted(multipliers, standardised_sizes(errors, std), side="left")
     n_levels = CALIBRATION_LEVELS.size
-    observed = (
-        np.arange(n_levels) >= np.arange(n_levels + 1)[:, None]
-    )  # row k: the k narrowest intervals missed
+    observed = np.arange(n_levels) >= np.arange(n_levels + 1)[:, None]  # row k: the k narrowest intervals missed
     scores = np.sqrt(np.square(CALIBRATION_LEVELS - observed).sum(axis=1))
     return float(scores[n_missed].mean())
 
 
-def miscalibration_area(
-    errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Calibration = UNCALIBRATED
-) -> float:
+def miscalibration_area(errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Calibration = UNCALIBRATED) -> float:
     """∫₀¹ |p − p̂(p)| dp by the midpoint rule on 200 cells: perfect 0, worst 0.5."""
     nominal = (np.arange(200) + 0.5) / 200
     return float(np.abs(nominal - observed_coverage(errors, std, nominal, intervals)).mean())
@@ -274,9 +268,7 @@ def standardised_sizes(errors: npt.ArrayLike, std: npt.ArrayLike) -> FloatArray:
 
 def _pair(errors: npt.ArrayLike, std: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     if np.shape(errors) != np.shape(std):
-        raise ValueError(
-            f"errors of shape {np.shape(errors)} and σ of shape {np.shape(std)} do not belong together"
-        )
+        raise ValueError(f"errors of shape {np.shape(errors)} and σ of shape {np.shape(std)} do not belong together")
     return pooled(errors), positive_std(std)
 
 

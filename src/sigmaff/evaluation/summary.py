@@ -83,13 +83,8 @@ def _coverage(sample: _Sample, level: float) -> float:
     return float(metrics.observed_coverage(sample.errors, sample.std, [level], sample.calibration)[0])
 
 
-def _measures(
-    prefix: str, measures: Mapping[str, Callable[[_Sample], float]], sample: _Sample | None
-) -> Summary:
-    return {
-        prefix + key: None if sample is None else _finite(measure(sample))
-        for key, measure in measures.items()
-    }
+def _measures(prefix: str, measures: Mapping[str, Callable[[_Sample], float]], sample: _Sample | None) -> Summary:
+    return {prefix + key: None if sample is None else _finite(measure(sample)) for key, measure in measures.items()}
 
 
 def _finite(value: float) -> float | None:
@@ -101,9 +96,7 @@ def _error_measures(evaluation: Evaluation) -> Summary:
     return {
         "energy_mae": None if energy is None else metrics.mae(energy),
         "energy_rmse": None if energy is None else metrics.rmse(energy),
-        "energy_mae_per_atom": None
-        if energy is None
-        else metrics.mae(energy / evaluation.atoms_per_structure),
+        "energy_mae_per_atom": None if energy is None else metrics.mae(energy / evaluation.atoms_per_structure),
         "forces_mae": None if forces is None else metrics.mae(forces),
         "forces_rmse": None if forces is None else metrics.rmse(forces),
     }
@@ -114,16 +107,12 @@ def _error_measures(evaluation: Evaluation) -> Summary:
 
 def _energy_sample(evaluation: Evaluation) -> _Sample | None:
     structure = np.arange(evaluation.n_structures)
-    return _sample(
-        evaluation.energy_error, evaluation.energy_std_raw, structure, evaluation.energy_calibration
-    )
+    return _sample(evaluation.energy_error, evaluation.energy_std_raw, structure, evaluation.energy_calibration)
 
 
 def _forces_sample(evaluation: Evaluation) -> _Sample | None:
     structure = np.repeat(evaluation.structure_index, 3)
-    return _sample(
-        evaluation.forces_error, evaluation.forces_std_raw, structure, evaluation.forces_calibration
-    )
+    return _sample(evaluation.forces_error, evaluation.forces_std_raw, structure, evaluation.forces_calibration)
 
 
 def _sample(
@@ -148,9 +137,7 @@ def _atom_spearman(evaluation: Evaluation) -> float | None:
     """Spearman of √trace σ² and |error| of each atom's force."""
     if evaluation.forces_error is None or evaluation.forces_std_raw is None:
         return None
-    norms = (
-        np.linalg.norm(values, axis=1) for values in (evaluation.forces_std_raw, evaluation.forces_error)
-    )
+    norms = (np.linalg.norm(values, axis=1) for values in (evaluation.forces_std_raw, evaluation.forces_error))
     return _finite(metrics.spearman(*norms))
 
 

@@ -73,9 +73,7 @@ def run_demo(directory: Path, listener: Listener, *, force: bool = False) -> tup
     potential = load(result.model_path)
     held_out = read_structures(directory / "ethanol.extxyz").subset(np.array(potential.record["split"]["test"]))
     listener.stage("testing on ethanol")
-    ethanol = evaluate_potential(
-        potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener
-    )
+    ethanol = evaluate_potential(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
     listener.stage("testing on dimethyl ether")
     unseen = GraphDataset(read_structures(directory / "dimethyl_ether.extxyz"), potential.cutoff)
     ether = evaluate_potential(potential, unseen, name="dimethyl ether", listener=listener)
@@ -110,7 +108,9 @@ def simulate(compound: str, n_frames: int, seed: int) -> list[Atoms]:
     random = np.random.default_rng(seed)
     atoms = molecule(compound)
     atoms.calc = TBLite(method="GFN2-xTB", verbosity=0)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=2 * TEMPERATURE, rng=random)  # half of it becomes potential energy
+    MaxwellBoltzmannDistribution(
+        atoms, temperature_K=2 * TEMPERATURE, rng=random
+    )  # half of it becomes potential energy
     Stationary(atoms)
     dynamics = Langevin(atoms, STEP * units.fs, temperature_K=TEMPERATURE, friction=0.02 / units.fs, rng=random)
     dynamics.run(EQUILIBRATION * SAMPLE_EVERY)

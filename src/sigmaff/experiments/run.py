@@ -197,7 +197,7 @@ def _fit_lnk(
         record["closed_form"] = asdict(result) | {"seconds": time.monotonic() - started}
     elif head.freeze_backbone:
         listener.stage("training the LNK")
-        potential = with_lnk_head(potential, head)
+        potential, _ = with_lnk_head(potential, head)
         _initialize_head(potential, data.train)
         settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
         trained = _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)

@@ -14,7 +14,7 @@ HEADS: dict[str, type[Head]] = {"deterministic": Deterministic, "lnk": LNK}
 
 
 def build_head(config: HeadConfig, n_features: int, activation: nn.Module, elements: tuple[int, ...]) -> Head:
-    return HEADS[config.name](config, n_features, activation, elements)  # type: ignore[call-arg]
+    return HEADS[config.name](config, n_features, activation, elements)
 
 
 __all__ = [

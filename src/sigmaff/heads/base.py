@@ -37,6 +37,12 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution: ...
 
+    def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:  # noqa: ARG002, B027
+        """Set what depends on embeddings of training structures, before training. Most heads have nothing to set."""
+
+    def prepare(self) -> None:  # noqa: B027
+        """Compute once what many predictions share. Most heads have nothing to compute."""
+
     def set_precision(self, dtype: torch.dtype) -> None:
         """Cast what runs in the network's precision."""
         self.to(dtype)

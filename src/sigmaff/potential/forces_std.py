@@ -77,7 +77,7 @@ def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, 
     def deviations(node_features: Tensor) -> Tensor:
         return head.energy_deviations(node_features, graph).sum(-1)
 
-    _, pull_back = torch.func.vjp(embed, graph.positions)
+    pull_back = torch.func.vjp(embed, graph.positions)[1]
     cotangents = torch.func.jacrev(deviations)(features)  # (n_samples, n_atoms, n_features)
     per_sample = 16 * max(graph.pair_index.shape[1], graph.n_atoms) * features.shape[1]
     chunk = max(1, TANGENT_ELEMENTS // per_sample)

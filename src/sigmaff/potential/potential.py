@@ -92,6 +92,7 @@ class Potential(nn.Module):
         """Energies, forces and the head's own σ in eV and Å, before calibration."""
         graph = graph.to(device=self.device, dtype=self.dtype)
         references = self._node_references(graph)
+        self.head.prepare()
         distribution, features, forces, virial = self.derivatives(graph)
         variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
         scale = self.statistics.scale

@@ -79,9 +79,7 @@ def energies(evaluation: Evaluation) -> Quantity | None:
         return None
     std_raw = _known(evaluation.energy_std_raw)
     calibration = evaluation.energy_calibration
-    return Quantity(
-        name="energy", unit="eV", error=evaluation.energy_error, std_raw=std_raw, calibration=calibration
-    )
+    return Quantity(name="energy", unit="eV", error=evaluation.energy_error, std_raw=std_raw, calibration=calibration)
 
 
 def forces(evaluation: Evaluation) -> Quantity | None:
@@ -145,9 +143,7 @@ def _draw_parity(axes: Axes, true: Array, predicted: Array, label: str, unit: st
     margin = 0.04 * (high - low) or 1.0
     limits = (low - margin, high + margin)
     axes.plot(limits, limits, color=GREY, linewidth=0.9, zorder=1)
-    axes.scatter(
-        true[chosen], predicted[chosen], s=7, color=BLUE, alpha=0.35, linewidths=0, rasterized=True, zorder=2
-    )
+    axes.scatter(true[chosen], predicted[chosen], s=7, color=BLUE, alpha=0.35, linewidths=0, rasterized=True, zorder=2)
     axes.set(
         xlim=limits,
         ylim=limits,
@@ -163,9 +159,7 @@ def draw_calibration(axes: Axes, quantity: Quantity) -> None:
     """Observed against expected coverage of central intervals, for raw and calibrated σ."""
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle="--", label="ideal", zorder=3)
     is_raw = quantity.calibration == UNCALIBRATED
-    curves = [(UNCALIBRATED, GREY, "raw σ")] + (
-        [] if is_raw else [(quantity.calibration, BLUE, "calibrated σ")]
-    )
+    curves = [(UNCALIBRATED, GREY, "raw σ")] + ([] if is_raw else [(quantity.calibration, BLUE, "calibrated σ")])
     for calibration, color, name in curves:
         _draw_coverage(axes, quantity, calibration, color, name)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="expected coverage", ylabel="observed coverage")
@@ -199,9 +193,7 @@ def draw_std_versus_error(axes: Axes, quantity: Quantity, ood: Quantity | None) 
     width = float(quantity.calibration.multiplier(0.95))
     axes.plot(ends, ends, color=INK, linewidth=0.9, label="rms error = σ (ideal)")
     if np.isfinite(width):
-        axes.plot(
-            ends, width * ends, color=GREY, linewidth=0.9, linestyle="--", label="95 % lie below (ideal)"
-        )
+        axes.plot(ends, width * ends, color=GREY, linewidth=0.9, linestyle="--", label="95 % lie below (ideal)")
     axes.set(
         xlim=ends,
         xlabel=f"{quantity.name} σ ({quantity.unit})",
@@ -220,9 +212,7 @@ def draw_std_histogram(axes: Axes, std: Array, ood: Array | None, label: str) ->
     for values, color, name in ((std, BLUE, "in distribution"), (ood, ORANGE, "out of distribution")):
         if values is not None:
             weights = np.full(values.size, 1 / values.size)
-            axes.hist(
-                values, bins, weights=weights, histtype="stepfilled", color=color, alpha=0.7, label=name
-            )
+            axes.hist(values, bins, weights=weights, histtype="stepfilled", color=color, alpha=0.7, label=name)
     if ood is not None:
         axes.set_title(f"AUROC {auroc(std, ood):.3f}")
     axes.set(xscale="log", xlabel=label, ylabel="share of structures")

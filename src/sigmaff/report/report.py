@@ -40,9 +40,7 @@ def write_report(
 
 
 def _obstacle(path: Path) -> str:
-    return (
-        "it is a folder; add a file name" if path.is_dir() else f"there is no folder {path.parent}; create it"
-    )
+    return "it is a folder; add a file name" if path.is_dir() else f"there is no folder {path.parent}; create it"
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -48,9 +48,7 @@ def _accuracy(evaluation: Evaluation) -> Section:
     cards = []
     if evaluation.energy is not None:
         panel = partial(figures.draw_energy_parity, evaluation=evaluation)
-        cards.append(
-            _card("energy-parity", panel, f"Energies of {_count(evaluation.n_structures, 'structures')}.")
-        )
+        cards.append(_card("energy-parity", panel, f"Energies of {_count(evaluation.n_structures, 'structures')}."))
     if evaluation.forces is not None:
         panel = partial(figures.draw_force_parity, evaluation=evaluation)
         cards.append(_card("force-parity", panel, f"{_count(3 * evaluation.n_atoms, 'force components')}."))
@@ -80,9 +78,7 @@ def _rated(evaluation: Evaluation) -> tuple[list[Quantity], tuple[str, ...]]:
     rated = [item for item in found if item is not None and item.std_raw is not None]
     names = {item.name for item in rated}
     missing = " and ".join(plural for name, plural in PLURALS.items() if name not in names)
-    return rated, (
-        f"Not shown for {missing}: there is no σ, or no label to compare with.",
-    ) if missing else ()
+    return rated, (f"Not shown for {missing}: there is no σ, or no label to compare with.",) if missing else ()
 
 
 def _calibration(evaluation: Evaluation) -> Section:
@@ -92,9 +88,7 @@ def _calibration(evaluation: Evaluation) -> Section:
         heading="Do the error bars hold?",
         lead="Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect.",
         cards=tuple(
-            _card(
-                f"{q.name}-calibration", partial(figures.draw_calibration, quantity=q), caption.format(q.name)
-            )
+            _card(f"{q.name}-calibration", partial(figures.draw_calibration, quantity=q), caption.format(q.name))
             for q in rated
         ),
         remarks=remarks,
@@ -156,9 +150,7 @@ def _detection(evaluation: Evaluation, ood: Evaluation | None) -> Section:
             panel = partial(figures.draw_std_histogram, std=std, ood=other, label=label)
             cards.append(_card(name, panel, f"How {label.split(' σ')[0]} σ is distributed over structures."))
     no_std = () if cards else ("Not shown: the model states no σ.",)
-    no_ood = (
-        () if ood is not None else ("No out-of-distribution set was given, so detection is not measured.",)
-    )
+    no_ood = () if ood is not None else ("No out-of-distribution set was given, so detection is not measured.",)
     return Section(
         heading="Does σ see what is new?",
         lead="AUROC is the chance that a new structure has a larger σ than a familiar one: "

@@ -85,9 +85,7 @@ def _coverage_words(summary: Summary) -> str:
     for key, word in (("forces_coverage_95", "force"), ("energy_coverage_95", "energy")):
         share = summary[key]
         if isinstance(share, float):
-            width = (
-                "too narrow" if share < 0.92 else "too wide" if share > 0.98 else "as wide as they should be"
-            )
+            width = "too narrow" if share < 0.92 else "too wide" if share > 0.98 else "as wide as they should be"
             return f"{percent(share)} % of {word} errors lie within the stated 95 % interval ({width})"
     has_std = summary["energy_std_zero"] is not None or summary["forces_std_zero"] is not None
     return "" if has_std else "the model states no error bars"

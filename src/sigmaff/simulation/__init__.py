@@ -1,6 +1,7 @@
 """Structures in motion: the ASE calculator, and its results in files."""
 
 from sigmaff.simulation.calculator import Calculator
+from sigmaff.simulation.predict import output_format, predict_structures, write_structures
 from sigmaff.simulation.results import snapshot, store_results
 
-__all__ = ["Calculator", "snapshot", "store_results"]
+__all__ = ["Calculator", "output_format", "predict_structures", "snapshot", "store_results", "write_structures"]

@@ -4,21 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import all_changes
-from ase.stress import full_3x3_to_voigt_6_stress
-from torch import Tensor, nn
+from torch import nn
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import build_graph
 from sigmaff.potential import load
-from sigmaff.prediction import ForcesStd, Prediction, Predictor
-
-Results = dict[str, float | npt.NDArray[np.float64]]
+from sigmaff.prediction import ForcesStd, Predictor
+from sigmaff.simulation.results import finite_results
 
 
 class Calculator(AseCalculator):
@@ -87,13 +83,13 @@ class Calculator(AseCalculator):
         """Everything at once; a structure that cannot be predicted raises ``DataError`` and leaves no results."""
         self.results = {}
         super().calculate(atoms, properties, system_changes)
-        if self.atoms is None:
-            raise DataError("there is no structure to calculate; pass one, or set atoms.calc to this calculator")
+        if not self.atoms:
+            raise DataError("there are no atoms to calculate; pass a structure, or set atoms.calc to this calculator")
         how = self.parameters["forces_uncertainty"]
         if how == "none" and "forces_uncertainty" in properties:
             how = "auto"
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
-        self.results = _finite_results(self.model.predict(graph, forces_std=how), self.atoms)
+        self.results = finite_results(self.model.predict(graph, forces_std=how), self.atoms)
 
 
 def _ready(model: str | Path | Predictor, device: torch.device | str | None) -> Predictor:
@@ -104,38 +100,3 @@ def _ready(model: str | Path | Predictor, device: torch.device | str | None) -> 
     if isinstance(model, nn.Module) and model.training:
         raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
     return model
-
-
-def _finite_results(prediction: Prediction, atoms: Atoms) -> Results:
-    """The prediction of one structure under ASE's names."""
-    energy = prediction.energy.item()
-    results: Results = {"energy": energy, "free_energy": energy}
-    results["energies"] = _float64(prediction.node_energy)
-    results["forces"] = _float64(prediction.forces)
-    if prediction.stress is not None and atoms.cell.rank == 3:
-        results["stress"] = full_3x3_to_voigt_6_stress(_float64(prediction.stress[0]))
-    if prediction.energy_std is not None:
-        results["energy_uncertainty"] = prediction.energy_std.item()
-    if prediction.node_energy_std is not None:
-        results["energies_uncertainty"] = _float64(prediction.node_energy_std)
-    if prediction.forces_std is not None:
-        results["forces_uncertainty"] = _float64(prediction.forces_std)
-    for name, value in results.items():
-        _require_finite(name, value, atoms)
-    return results
-
-
-def _float64(tensor: Tensor) -> npt.NDArray[np.float64]:
-    return tensor.detach().cpu().numpy().astype(np.float64)
-
-
-def _require_finite(name: str, value: float | npt.NDArray[np.float64], atoms: Atoms) -> None:
-    finite = np.isfinite(value)
-    if finite.all():
-        return
-    per_atom = finite.ndim > 0 and name != "stress"
-    where = f" of atom {np.argwhere(~finite)[0, 0]}" if per_atom else ""
-    raise DataError(
-        f"the model's {name}{where} in {atoms.symbols} is not a finite number; the structure is probably far from "
-        "all that the model was trained on: look at its shortest distances"
-    )

@@ -10,9 +10,13 @@ from sigmaff.data import GraphDataset
 from sigmaff.errors import SigmaffError
 from sigmaff.files import written_whole
 from sigmaff.prediction import ForcesStd, Predictor, split_prediction
-from sigmaff.simulation.results import finite_results, with_results
+from sigmaff.simulation.results import PerAtom, finite_results, with_results
 
-FORMATS = {".extxyz": "extxyz", ".xyz": "extxyz", ".traj": "traj"}
+FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
+    ".extxyz": ("extxyz", "arrays"),
+    ".xyz": ("extxyz", "arrays"),
+    ".traj": ("traj", "info"),
+}
 
 
 def predict_structures(
@@ -21,6 +25,8 @@ def predict_structures(
     batch_size: int,
     forces_std: ForcesStd,
     progress: Callable[[int, int], None],
+    *,
+    per_atom: PerAtom = "arrays",
 ) -> list[Atoms]:
     """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
     frames: list[Atoms] = []
@@ -30,14 +36,20 @@ def predict_structures(
         predictions = split_prediction(predictor.predict(graph, forces_std=forces_std), graph)
         for index, prediction in zip(indices, predictions, strict=True):
             atoms = dataset.structures.structures[index]
-            frames.append(with_results(atoms, finite_results(prediction, atoms)))
+            frames.append(with_results(atoms, finite_results(prediction, atoms), per_atom=per_atom))
         progress(len(frames), len(dataset))
     return frames
 
 
-def write_structures(path: Path, frames: list[Atoms], *, force: bool = False) -> None:
-    """An extxyz or traj file with σ beside energy and forces, whole or not at all."""
+def output_format(path: Path) -> tuple[str, PerAtom]:
+    """ASE's name of the format that a path's ending asks for, and where that format keeps σ of atoms."""
     if path.suffix not in FORMATS:
         raise SigmaffError(f"{path}: predictions are written as {', '.join(FORMATS)}; choose one of these endings")
+    return FORMATS[path.suffix]
+
+
+def write_structures(path: Path, frames: list[Atoms], *, force: bool = False) -> None:
+    """An extxyz or traj file with σ beside energy and forces, whole or not at all."""
+    format_name, _ = output_format(path)
     with written_whole(path, force=force) as temporary:
-        write(temporary, frames, format=FORMATS[path.suffix])
+        write(temporary, frames, format=format_name)

@@ -1,20 +1,46 @@
-"""Results of a calculator in the structure itself, where files keep them.
+"""Results under ASE's names, and in the structure itself, where files keep them.
 
 ASE's writers save energy, forces and stress of a calculator and drop all that they do not know, such as σ. They do
 save ``atoms.info`` (extxyz and traj) and ``atoms.arrays`` (extxyz alone).
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.stress import full_3x3_to_voigt_6_stress
+from torch import Tensor
 
+from sigmaff.errors import DataError
+from sigmaff.prediction import Prediction
+
+Value = float | npt.NDArray[np.float64]
 PerAtom = Literal["arrays", "info"]
 PER_STRUCTURE_KEYS = ("energy_uncertainty",)
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
+
+
+def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
+    """The prediction of one structure under ASE's names; what is not estimated is absent."""
+    energy = prediction.energy.item()
+    results: dict[str, Value] = {"energy": energy, "free_energy": energy}
+    results["energies"] = _float64(prediction.node_energy)
+    results["forces"] = _float64(prediction.forces)
+    if prediction.stress is not None and atoms.pbc.any() and atoms.cell.rank == 3:
+        results["stress"] = full_3x3_to_voigt_6_stress(_float64(prediction.stress[0]))
+    if prediction.energy_std is not None:
+        results["energy_uncertainty"] = prediction.energy_std.item()
+    if prediction.node_energy_std is not None:
+        results["energies_uncertainty"] = _float64(prediction.node_energy_std)
+    if prediction.forces_std is not None:
+        results["forces_uncertainty"] = _float64(prediction.forces_std)
+    for name, value in results.items():
+        _require_finite(name, value, atoms)
+    return results
 
 
 def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
@@ -28,28 +54,44 @@ def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
 
 
 def snapshot(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> Atoms:
-    """A copy that keeps its results whatever becomes of ``atoms`` and its calculator: a frame to collect or write.
+    """A copy that keeps its results whatever becomes of ``atoms`` and its calculator: a frame to collect or write."""
+    return with_results(atoms, _current_results(atoms), per_atom=per_atom)
 
-    Energy, forces and stress are in a ``SinglePointCalculator``, σ is where ``store_results`` puts it.
-    """
-    results = _current_results(atoms)
+
+def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAtom = "arrays") -> Atoms:
+    """A copy with energy, forces and stress in a ``SinglePointCalculator``, and σ where ``store_results`` puts it."""
     frame = atoms.copy()
     known = {name: results[name] for name in all_properties if name in results}
     frame.calc = SinglePointCalculator(frame, **known)
-    frame.calc.name = atoms.calc.name
     _store(frame, results, per_atom)
     return frame
 
 
-def _current_results(atoms: Atoms) -> Mapping[str, Any]:
+def _current_results(atoms: Atoms) -> Mapping[str, Value]:
     atoms.get_potential_energy()
     return atoms.calc.results
 
 
-def _store(atoms: Atoms, results: Mapping[str, Any], per_atom: PerAtom) -> None:
+def _store(atoms: Atoms, results: Mapping[str, Value], per_atom: PerAtom) -> None:
     for key in (*PER_STRUCTURE_KEYS, *PER_ATOM_KEYS):
         atoms.info.pop(key, None)
         atoms.arrays.pop(key, None)
     holder = {"arrays": atoms.arrays, "info": atoms.info}[per_atom]
     atoms.info.update({key: results[key] for key in PER_STRUCTURE_KEYS if key in results})
     holder.update({key: np.array(results[key]) for key in PER_ATOM_KEYS if key in results})
+
+
+def _float64(tensor: Tensor) -> npt.NDArray[np.float64]:
+    return tensor.detach().cpu().numpy().astype(np.float64)
+
+
+def _require_finite(name: str, value: Value, atoms: Atoms) -> None:
+    finite = np.isfinite(value)
+    if finite.all():
+        return
+    per_atom = finite.ndim > 0 and name != "stress"
+    where = f" of atom {np.argwhere(~finite)[0, 0]}" if per_atom else ""
+    raise DataError(
+        f"the model's {name}{where} in {atoms.symbols} is not a finite number; the structure is probably far from "
+        "all that the model was trained on: look at its shortest distances"
+    )

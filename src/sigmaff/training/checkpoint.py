@@ -125,11 +125,7 @@ def _change(key: str, was: Any, now: Any) -> str:
 def _flatten(prefix: str, values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
         return {prefix: values}
-    return {
-        key: leaf
-        for name, value in values.items()
-        for key, leaf in _flatten(f"{prefix}.{name}", value).items()
-    }
+    return {key: leaf for name, value in values.items() for key, leaf in _flatten(f"{prefix}.{name}", value).items()}
 
 
 def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes]:

@@ -106,15 +106,12 @@ def fit_closed_form(
             f"'backbone' or 'residual'; got a {potential.head.method} head and mean {config.mean!r}"
         )
     potential.eval()
-    fitted = with_lnk_head(potential, config)
-    kernels = _candidate_kernels(fitted, train_set)
+    fitted, head = with_lnk_head(potential, config)
+    kernels = _candidate_kernels(fitted, head, train_set)
     collected = _collect(potential, kernels, train_set, held_out, seed, progress)
-    choices = [
-        _choose(kernel, factor, data, config)
-        for (kernel, factor), data in zip(kernels, collected, strict=True)
-    ]
+    choices = [_choose(kernel, factor, data, config) for (kernel, factor), data in zip(kernels, collected, strict=True)]
     best = min((choice for options in choices for choice in options), key=lambda choice: choice.score)
-    _install(fitted.head, best)
+    _install(head, best)
     moments = collected[0]
     return fitted, ClosedFormResult(
         kernel=config.kernel,
@@ -131,20 +128,21 @@ def fit_closed_form(
     )
 
 
-def with_lnk_head(potential: Potential, config: LNKConfig) -> Potential:
-    """The backbone of a potential with a deterministic head, under an LNK head whose mean is the old readout."""
+def with_lnk_head(potential: Potential, config: LNKConfig) -> tuple[Potential, LNK]:
+    """The backbone of a potential under an LNK head, whose mean is the old readout; the potential and its head."""
     fitted = Potential(PotentialConfig(backbone=potential.config.backbone, head=config), potential.statistics)
     fitted.set_precision(potential.dtype)
-    fitted.to(potential.device)
+    fitted.to(potential.device).eval()
     fitted.backbone.load_state_dict(potential.backbone.state_dict())
-    if fitted.head.readout is not None:
-        fitted.head.readout.load_state_dict(potential.head.linear.state_dict())
-    return fitted.eval()
+    head, old = fitted.head, potential.head
+    assert isinstance(head, LNK)
+    if head.readout is not None and isinstance(old, Deterministic):
+        head.readout.load_state_dict(old.linear.state_dict())
+    return fitted, head
 
 
-def _candidate_kernels(fitted: Potential, train_set: GraphDataset) -> list[tuple[LocalKernel, float]]:
+def _candidate_kernels(fitted: Potential, head: LNK, train_set: GraphDataset) -> list[tuple[LocalKernel, float]]:
     """Kernels of unit scale on the same inducing points, with their lengthscale factors."""
-    head = fitted.head
     graphs = [graph for graph, _ in _batches(train_set, np.arange(len(train_set)), fitted)]
     features = torch.cat([fitted.backbone(graph) for graph in graphs])
     head.initialize(features, torch.cat([graph.atomic_numbers for graph in graphs]))
@@ -153,7 +151,8 @@ def _candidate_kernels(fitted: Potential, train_set: GraphDataset) -> list[tuple
     kernels = []
     for factor in LENGTHSCALES:
         kernel = deepcopy(head.kernel)
-        kernel.log_lengthscale += float(np.log(factor / LENGTHSCALE_FACTOR))
+        kernel.log_lengthscale.add_(float(np.log(factor / LENGTHSCALE_FACTOR)))
+        kernel.prepare()
         kernels.append((kernel, factor))
     return kernels
 
@@ -193,7 +192,11 @@ def _collect(
 
 
 def _rows(
-    potential: Potential, kernels: list[tuple[LocalKernel, float]], dataset: GraphDataset, max_force_rows: int, seed: int
+    potential: Potential,
+    kernels: list[tuple[LocalKernel, float]],
+    dataset: GraphDataset,
+    max_force_rows: int,
+    seed: int,
 ) -> Iterator[tuple[list[tuple[Rows, Rows | None]], int]]:
     """Energy rows of every structure, and force rows of as many structures as the limit allows, batch by batch."""
     order = np.random.default_rng(seed).permutation(len(dataset))
@@ -204,9 +207,7 @@ def _rows(
         n_force_rows += 3 * graph.n_atoms
 
 
-def _batches(
-    dataset: GraphDataset, order: np.ndarray, potential: Potential
-) -> Iterator[tuple[AtomicGraph, Labels]]:
+def _batches(dataset: GraphDataset, order: np.ndarray, potential: Potential) -> Iterator[tuple[AtomicGraph, Labels]]:
     """Batches of about BATCH_ATOMS atoms, on the potential's device and in its precision."""
     n_atoms = np.array([len(dataset.structures.structures[i]) for i in order])
     ends = np.cumsum(n_atoms) // BATCH_ATOMS
@@ -223,14 +224,16 @@ def _batch_rows(
     with_forces: bool,
 ) -> list[tuple[Rows, Rows | None]]:
     """Rows of one batch for each kernel: targets are what the backbone's readout misses, in normalised units."""
-    if labels.energy is None:
+    energy_target, forces_target = potential.normalised_targets(graph, labels)
+    if energy_target is None:
         raise DataError("the LNK needs energies: the data set has none")
     distribution, features, forces, _ = potential.derivatives(graph)
-    energy_target, forces_target = potential.normalised_targets(graph, labels)
     energy_miss = (energy_target - distribution.mean).double()
     forces_miss = None if forces_target is None else (forces_target - forces).double().flatten()
     features = features.double()
-    tangents = embedding_tangents(potential.backbone, graph, unit_displacements(graph)).double() if with_forces else None
+    tangents = (
+        embedding_tangents(potential.backbone, graph, unit_displacements(graph)).double() if with_forces else None
+    )
     elements = _elements(potential, graph)
     rows: list[tuple[Rows, Rows | None]] = []
     for kernel, _ in kernels:
@@ -240,7 +243,7 @@ def _batch_rows(
             targets=energy_miss,
             residual=kernel.residual(features, elements, basis, graph),
         )
-        if tangents is None:
+        if tangents is None or forces_miss is None:
             rows.append((energy_rows, None))
         else:
             rows.append((energy_rows, _force_rows(kernel, features, tangents, elements, forces_miss, graph)))

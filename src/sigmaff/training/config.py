@@ -49,9 +49,7 @@ class TrainingConfig(BaseModel):
     )
     validate_every: int = Field(default=1, ge=1, description="epochs from one validation to the next")
     validation_batch_size: int = Field(default=100, ge=1, description="structures per step of a validation")
-    learning_rate: float = Field(
-        default=1e-3, gt=0, description="of the backbone, at the top of the schedule"
-    )
+    learning_rate: float = Field(default=1e-3, gt=0, description="of the backbone, at the top of the schedule")
     head_learning_rate: float | None = Field(
         default=None, gt=0, description="of the head; null takes the backbone's learning rate"
     )
@@ -69,16 +67,12 @@ class TrainingConfig(BaseModel):
         gt=0,
         description="largest 2-norm of the gradient of all weights together; null is no limit",
     )
-    freeze_backbone: bool = Field(
-        default=False, description="train the head alone, the backbone as in prediction"
-    )
+    freeze_backbone: bool = Field(default=False, description="train the head alone, the backbone as in prediction")
     compile: bool = Field(
         default=False,
         description="compile the loss (about 2.5 times faster steps after a minute of compiling)",
     )
-    threads: int | None = Field(
-        default=None, ge=1, description="CPU threads of each process; null leaves them alone"
-    )
+    threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null leaves them alone")
     checkpoint_minutes: float = Field(
         default=10.0,
         gt=0,
@@ -92,7 +86,5 @@ class TrainingConfig(BaseModel):
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step, and which of them is kept."""
-        may_change = MAY_CHANGE | (
-            {"max_epochs"} if isinstance(self.schedule, ExponentialSchedule) else set()
-        )
+        may_change = MAY_CHANGE | ({"max_epochs"} if isinstance(self.schedule, ExponentialSchedule) else set())
         return self.model_dump(mode="json", exclude=may_change)

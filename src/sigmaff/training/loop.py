@@ -140,9 +140,7 @@ class Training:
             tensors, state, identity = read_checkpoint(self.checkpoint)
             best = tensors.get("best", {})
             if self.identity["starting weights"] == weights_digest(tensors["weights"] | best):
-                self.identity |= {
-                    "starting weights": identity["starting weights"]
-                }  # as this run returned them
+                self.identity |= {"starting weights": identity["starting weights"]}  # as this run returned them
             check_identity(self.checkpoint, identity, self.identity)
         except (ConfigError, ModelFileError):
             if force:
@@ -332,9 +330,7 @@ def _optimizer(potential: Potential, config: TrainingConfig) -> AdamW:
     trained = {name: [p for p in part.parameters() if p.requires_grad] for name, part in parts.items()}
     if not any(trained.values()):
         raise ConfigError("nothing to train: the backbone is frozen, and the head has no weights of its own")
-    groups = [
-        {"params": trained[name], "lr": rate, "top_lr": rate} for name, rate in rates.items() if trained[name]
-    ]
+    groups = [{"params": trained[name], "lr": rate, "top_lr": rate} for name, rate in rates.items() if trained[name]]
     return AdamW(groups, weight_decay=config.weight_decay, fused=True)
 
 

@@ -57,14 +57,10 @@ class Objective(nn.Module):
             return self._terms(batch)
         try:
             return self._compiled(batch)
-        except (
-            RuntimeError
-        ) as error:  # all that the compiler raises; an error of the model itself comes back below
+        except RuntimeError as error:  # all that the compiler raises; an error of the model itself comes back below
             terms = self._terms(batch)
             reason = next(iter(str(error).splitlines()), "no reason given")
-            warnings.warn(
-                f"compiling the loss failed ({reason}): training goes on without, slower", stacklevel=2
-            )
+            warnings.warn(f"compiling the loss failed ({reason}): training goes on without, slower", stacklevel=2)
             self._compiled = None
             return terms
 

@@ -12,9 +12,7 @@ class ExponentialSchedule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["exponential"] = "exponential"
-    warmup_steps: int = Field(
-        default=1000, ge=0, description="steps over which the learning rate rises from zero"
-    )
+    warmup_steps: int = Field(default=1000, ge=0, description="steps over which the learning rate rises from zero")
     decay_steps: float = Field(default=4e6, gt=0, description="steps after which it has fallen by decay_rate")
     decay_rate: float = Field(default=0.01, gt=0, le=1, description="factor reached after decay_steps")
 
@@ -29,12 +27,8 @@ class CosineSchedule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["cosine"] = "cosine"
-    warmup_steps: int = Field(
-        default=1000, ge=0, description="steps over which the learning rate rises from zero"
-    )
-    final_fraction: float = Field(
-        default=0.01, ge=0, le=1, description="factor reached at the end of max_epochs"
-    )
+    warmup_steps: int = Field(default=1000, ge=0, description="steps over which the learning rate rises from zero")
+    final_fraction: float = Field(default=0.01, ge=0, le=1, description="factor reached at the end of max_epochs")
 
     def factor(self, step: int, total_steps: int) -> float:
         """Factor on the learning rate of a step, counted from 0."""

@@ -29,12 +29,8 @@ def check_forces_against_energies(data: LabelledStructures) -> Iterator[Finding]
     correlation = float(np.dot(work, change) / (np.linalg.norm(work) * np.linalg.norm(change)))
     slope = float(np.dot(work, change) / np.dot(work, work))
     if correlation < -0.5:
-        message = (
-            f"energy rises along the forces (correlation {correlation:.2f} in {len(work)} short steps): "
-        )
-        yield finding(
-            "error", "force_sign", message + "their sign is wrong; gradients instead of forces?", data
-        )
+        message = f"energy rises along the forces (correlation {correlation:.2f} in {len(work)} short steps): "
+        yield finding("error", "force_sign", message + "their sign is wrong; gradients instead of forces?", data)
     elif correlation > 0.9 and not 0.67 < slope < 1.5:
         message = f"energies change {slope:.3g} times as much as forces say (in {len(work)} short steps)"
         yield finding("error", "force_unit", message + _explanation(slope), data)
@@ -88,14 +84,10 @@ def check_magnitudes(data: LabelledStructures) -> Iterator[Finding]:
     Energies without core electrons are far smaller than the estimate; only ratios that fit a unit are named.
     """
     if data.energy is not None:
-        ratio = float(
-            np.median(data.energy / (composition(data) @ all_electron_energy(np.array(data.elements))))
-        )
+        ratio = float(np.median(data.energy / (composition(data) @ all_electron_energy(np.array(data.elements)))))
         for unit in ("Hartree", "kcal/mol", "kJ/mol"):
             if abs(ratio * ENERGY_UNITS[unit] - 1) < 0.03:
-                message = (
-                    f"total energies are {ratio:.4g} times those of the atoms in eV: are they in {unit}?"
-                )
+                message = f"total energies are {ratio:.4g} times those of the atoms in eV: are they in {unit}?"
                 yield finding("warning", "energy_unit", message, data)
     if data.forces is not None:
         rms = float(np.sqrt(np.mean(np.concatenate(data.forces) ** 2)))

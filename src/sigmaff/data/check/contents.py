@@ -33,9 +33,7 @@ def check_ranges(data: LabelledStructures) -> Iterator[Finding]:
     if data.forces is not None:
         norms = np.linalg.norm(np.concatenate(data.forces), axis=1)
         rms, most = np.sqrt(np.mean(norms**2) / 3), np.max(norms)
-        yield finding(
-            "info", "forces_range", f"force components rms {rms:.4g}, largest |F| {most:.4g} eV/Å", data
-        )
+        yield finding("info", "forces_range", f"force components rms {rms:.4g}, largest |F| {most:.4g} eV/Å", data)
 
 
 def check_missing(data: LabelledStructures) -> Iterator[Finding]:
@@ -70,9 +68,7 @@ def _not_finite(data: LabelledStructures) -> dict[str, IndexArray]:
         "stress": data.stress,
     }
     present = {name: rows for name, rows in values.items() if rows is not None}
-    return {
-        name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in present.items()
-    }
+    return {name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in present.items()}
 
 
 def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:

@@ -35,9 +35,7 @@ def check_geometry(data: LabelledStructures) -> Iterator[Finding]:
         if alone and len(atoms) > 1:
             lonely.append(index)
     if unusable:
-        yield finding(
-            "error", "unusable_structure", f"structures cannot be used: {reasons[0]}", data, unusable
-        )
+        yield finding("error", "unusable_structure", f"structures cannot be used: {reasons[0]}", data, unusable)
     if overlapping:
         message = f"atoms closer than {OVERLAP} times the sum of their covalent radii"
         yield finding("error", "overlapping_atoms", message, data, overlapping)

@@ -74,9 +74,7 @@ def check_energies(data: LabelledStructures) -> Iterator[Finding]:
     spread = float(np.median(deviation[several])) if several.any() else 0.0
     outlying = np.flatnonzero(several & (deviation > ABSURD_RATIO * spread) & (deviation > 0.5))
     if len(outlying):
-        message = (
-            "energies far (over 0.5 eV per atom) from what the composition and the other structures tell"
-        )
+        message = "energies far (over 0.5 eV per atom) from what the composition and the other structures tell"
         yield finding("warning", "outlying_energies", message, data, outlying)
 
 

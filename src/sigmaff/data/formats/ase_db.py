@@ -32,18 +32,14 @@ def _check_database(path: Path) -> None:
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         query = "SELECT count(*) FROM sqlite_master WHERE name = 'systems'"
         if connection.execute(query).fetchone()[0] == 0:
-            raise DataError(
-                f"{path} is a database, but not one that ASE wrote: it has no table of structures"
-            )
+            raise DataError(f"{path} is a database, but not one that ASE wrote: it has no table of structures")
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
         if verdict != "ok" or path.stat().st_size % page_size:
             raise DataError(f"{path} is damaged or cut short: it does not pass the check of its pages")
 
 
-def _with_stated_units(
-    path: Path, contents: FileContents, metadata: dict[str, Any], key: str
-) -> FileContents:
+def _with_stated_units(path: Path, contents: FileContents, metadata: dict[str, Any], key: str) -> FileContents:
     """Units in the metadata, where SchNetPack writes them."""
     units = {
         "energy": metadata.get("_property_unit_dict", {}).get(key),

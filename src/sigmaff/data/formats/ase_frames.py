@@ -78,9 +78,7 @@ def _shaped(path: Path, frame: int, atoms: Atoms, key: str, label: str) -> float
             return value
         return voigt_6_to_full_3x3_stress(value) if value.shape == (6,) else value.reshape(3, 3)
     except (ValueError, TypeError) as error:
-        raise DataError(
-            f"{path}, frame {frame}: {key} = {holder[key]!r} cannot be the {label}: {error}"
-        ) from error
+        raise DataError(f"{path}, frame {frame}: {key} = {holder[key]!r} cannot be the {label}: {error}") from error
 
 
 def _bare(atoms: Atoms, label_names: set[str]) -> Atoms:

@@ -85,13 +85,9 @@ def trajectory_contents(
     )
 
 
-def _rows(
-    path: Path, arrays: Arrays, name: str, n: int, *shapes: tuple[int, ...]
-) -> Sequence[FloatArray | None]:
+def _rows(path: Path, arrays: Arrays, name: str, n: int, *shapes: tuple[int, ...]) -> Sequence[FloatArray | None]:
     """The array's rows; ``None`` for each if the archive does not have it."""
-    return (
-        [*_expect(path, name, numbers_array(path, arrays, name), *shapes)] if name in arrays else [None] * n
-    )
+    return [*_expect(path, name, numbers_array(path, arrays, name), *shapes)] if name in arrays else [None] * n
 
 
 def numbers_array(path: Path, arrays: Arrays, name: str) -> FloatArray:

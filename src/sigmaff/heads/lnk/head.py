@@ -73,10 +73,15 @@ class LNKConfig(BaseModel):
         "likelihood of held-out energies and forces, or that of the training set",
     )
     n_inducing: int = Field(
-        default=100, ge=1, le=20_000, description="inducing points, shared out over the elements; a linear kernel has none"
+        default=100,
+        ge=1,
+        le=20_000,
+        description="inducing points, shared out over the elements; a linear kernel has none",
     )
     n_samples: int = Field(default=64, ge=1, le=4096, description="posterior functions drawn for sampled force σ")
-    n_frequencies: int = Field(default=512, ge=1, le=65_536, description="random Fourier features of each of these functions")
+    n_frequencies: int = Field(
+        default=512, ge=1, le=65_536, description="random Fourier features of each of these functions"
+    )
 
 
 class LNK(Head):
@@ -85,9 +90,7 @@ class LNK(Head):
     method = "lnk"
     kind = "epistemic"
 
-    def __init__(
-        self, config: LNKConfig, n_features: int, activation: nn.Module, elements: tuple[int, ...]
-    ) -> None:
+    def __init__(self, config: LNKConfig, n_features: int, activation: nn.Module, elements: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
         self.covariance = config.covariance
@@ -140,6 +143,9 @@ class LNK(Head):
         """Place the inducing points on training embeddings."""
         self.kernel.initialize(node_features.detach().double(), self.element_index[atomic_numbers])
 
+    def prepare(self) -> None:
+        self.kernel.prepare()
+
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         elements = self.element_index[graph.atomic_numbers]
         features = node_features.double()
@@ -183,7 +189,10 @@ class LNK(Head):
         if self.kernel.stationary is not None:
             at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
             weights = torch.cat(
-                [weights[: self.kernel.n_inducing] - self.kernel.whitening() @ at_inducing, weights[self.kernel.n_inducing :]]
+                [
+                    weights[: self.kernel.n_inducing] - self.kernel.whitening() @ at_inducing,
+                    weights[self.kernel.n_inducing :],
+                ]
             )
             deviations = self._prior_functions(features, elements)
         deviations = deviations + self.kernel.basis(features, elements) @ weights

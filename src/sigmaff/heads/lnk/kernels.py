@@ -30,7 +30,9 @@ def _gaussian_frequencies(n: int, n_features: int, generator: torch.Generator) -
 
 def _student_frequencies(n: int, n_features: int, generator: torch.Generator) -> Tensor:
     """The Matérn-5/2 spectrum is a multivariate Student t with 5 degrees of freedom."""
-    chi_squared = torch.randn(n, 5, generator=generator, dtype=torch.float64, device="cpu").square().sum(-1, keepdim=True)
+    chi_squared = (
+        torch.randn(n, 5, generator=generator, dtype=torch.float64, device="cpu").square().sum(-1, keepdim=True)
+    )
     return _gaussian_frequencies(n, n_features, generator) * (5.0 / chi_squared).sqrt()
 
 
@@ -44,17 +46,38 @@ def _matern52(u: Tensor) -> Tensor:
     return (1.0 + r + r.square() / 3.0) * torch.exp(-r)
 
 
+def _rbf(u: Tensor) -> Tensor:
+    return torch.exp(-0.5 * u)
+
+
+def _rbf_first(u: Tensor) -> Tensor:
+    return -0.5 * _rbf(u)
+
+
+def _rbf_second(u: Tensor) -> Tensor:
+    return 0.25 * _rbf(u)
+
+
+def _matern52_first(u: Tensor) -> Tensor:
+    r = _scaled_distance(u)
+    return -5.0 / 6.0 * (1.0 + r) * torch.exp(-r)
+
+
+def _matern52_second(u: Tensor) -> Tensor:
+    return 25.0 / 12.0 * torch.exp(-_scaled_distance(u))
+
+
 RBF = StationaryKernel(
-    value=lambda u: torch.exp(-0.5 * u),
-    first_derivative=lambda u: -0.5 * torch.exp(-0.5 * u),
-    second_derivative=lambda u: 0.25 * torch.exp(-0.5 * u),
+    value=_rbf,
+    first_derivative=_rbf_first,
+    second_derivative=_rbf_second,
     draw_frequencies=_gaussian_frequencies,
 )
 
 MATERN52 = StationaryKernel(
     value=_matern52,
-    first_derivative=lambda u: -5.0 / 6.0 * (1.0 + _scaled_distance(u)) * torch.exp(-_scaled_distance(u)),
-    second_derivative=lambda u: 25.0 / 12.0 * torch.exp(-_scaled_distance(u)),
+    first_derivative=_matern52_first,
+    second_derivative=_matern52_second,
     draw_frequencies=_student_frequencies,
 )
 

@@ -50,7 +50,7 @@ class LocalKernel(nn.Module):
         self.register_buffer("inducing_elements", torch.zeros(self.n_inducing, dtype=torch.int64))
         self.register_buffer("activation_scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
-        self._whitening: tuple[tuple[int, ...], Tensor] | None = None
+        self._prepared: tuple[tuple[int, ...], Tensor] | None = None
 
     @torch.no_grad()
     def initialize(self, features: Tensor, elements: Tensor) -> None:
@@ -139,18 +139,30 @@ class LocalKernel(nn.Module):
         return torch.exp(self.log_scale) * torch.cos(scaled + phases)
 
     def whitening(self) -> Tensor:
-        """L⁻¹ with L Lᵀ = K_ZZ, (m, m). Kept between calls in evaluation mode, until a parameter changes."""
-        if self.training:
-            return self._compute_whitening()
-        parameters = (self.inducing_points, self.log_scale, self.log_lengthscale, self.inducing_elements)
-        key = tuple(number for p in parameters for number in (p.data_ptr(), p._version))
-        if self._whitening is None or self._whitening[0] != key:
-            self._whitening = (key, self._compute_whitening().detach())
-        return self._whitening[1]
+        """L⁻¹ with L Lᵀ = K_ZZ, (m, m): the prepared one, unless a parameter has changed since or is being trained."""
+        if not self.training and self._prepared is not None and self._prepared[0] == self._parameter_state():
+            return self._prepared[1]
+        return self._compute_whitening()
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Compute the whitening once for many predictions. To be called outside of torch.func's transforms."""
+        state = self._parameter_state()
+        if self.stationary is not None and (self._prepared is None or self._prepared[0] != state):
+            self._prepared = (state, self._compute_whitening())
+
+    def _parameter_state(self) -> tuple[int, ...]:
+        """Changes with every change of a parameter, in place or not."""
+        parameters = (self.inducing_points, self.inducing_elements, self.log_scale, self.log_lengthscale)
+        return tuple(number for p in parameters for number in (p.data_ptr(), p._version))
 
     def _compute_whitening(self) -> Tensor:
         value = self._masked(self.stationary.value(self._distances(self.inducing_points)), self.inducing_elements)  # type: ignore[union-attr]
-        jitter = JITTER * torch.exp(2.0 * self.log_scale) * torch.eye(self.n_inducing, dtype=value.dtype, device=value.device)
+        jitter = (
+            JITTER
+            * torch.exp(2.0 * self.log_scale)
+            * torch.eye(self.n_inducing, dtype=value.dtype, device=value.device)
+        )
         cholesky = torch.linalg.cholesky(value + jitter)
         identity = torch.eye(self.n_inducing, dtype=value.dtype, device=value.device)
         return torch.linalg.solve_triangular(cholesky, identity, upper=False)

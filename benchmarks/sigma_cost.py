@@ -1,0 +1,60 @@
+"""What σ costs: E + F + energy σ of an LNK potential over E + F of its backbone alone, alternately in one run.
+
+python benchmarks/sigma_cost.py [--threads 1]
+"""
+
+import argparse
+
+import torch
+from molecules import ethanol_batch
+from timing import alternate, describe_machine
+
+from sigmaff.allocator import keep_large_blocks
+from sigmaff.data import DatasetStatistics
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads import DeterministicConfig, LNKConfig
+from sigmaff.potential import Potential, PotentialConfig
+
+STATISTICS = DatasetStatistics(
+    elements=(1, 6, 8),
+    reference_energies={1: 0.0, 6: 0.0, 8: 0.0},
+    scale=1.0,
+    mean_neighbors=8.0,
+    n_structures=1000,
+)
+HEADS = {
+    "backbone": DeterministicConfig(),
+    "LNK, mean backbone": LNKConfig(mean="backbone"),
+    "LNK, mean residual": LNKConfig(mean="residual"),
+}
+
+
+def potential(name: str, graph: AtomicGraph) -> Potential:
+    torch.manual_seed(0)
+    model = Potential(PotentialConfig(head=HEADS[name]), STATISTICS).eval()
+    with torch.no_grad():
+        model.head.initialize(model.backbone(graph), graph.atomic_numbers)
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    torch.set_num_threads(parser.parse_args().threads)
+    keep_large_blocks()
+    models = {name: potential(name, ethanol_batch(32, 10.0)[0]) for name in HEADS}
+    print(f"SchNet at the paper's size, ethanol, m = 100; {describe_machine()}\n")
+    print("| batch | E + F, backbone (ms) | + energy σ, mean backbone | + energy σ, mean residual | + exact force σ |")
+    print("|---|---|---|---|---|")
+    for n_structures in (1, 8, 32):
+        graph, _ = ethanol_batch(n_structures, 10.0)
+        things = {name: lambda m=model: m.predict(graph, forces_std="none") for name, model in models.items()}
+        things["with force σ"] = lambda: models["LNK, mean residual"].predict(graph, forces_std="exact")
+        seconds = alternate(things)
+        base = seconds["backbone"]
+        ratios = [seconds[name] / base for name in (*list(HEADS)[1:], "with force σ")]
+        print(f"| {n_structures} | {1e3 * base:.2f} | " + " | ".join(f"{ratio:.3f} ×" for ratio in ratios) + " |")
+
+
+if __name__ == "__main__":
+    main()

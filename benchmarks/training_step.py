@@ -1,0 +1,95 @@
+"""A training step (energies and forces in the loss, backward, AdamW) against PyTorch Geometric's SchNet, same batch.
+
+python benchmarks/training_step.py [--threads 1]
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from molecules import ethanol_batch
+from sigma_cost import STATISTICS
+from timing import alternate, describe_machine
+from torch import Tensor, nn
+from torch_geometric.nn import SchNet as PygSchNet
+
+from sigmaff.allocator import keep_large_blocks
+from sigmaff.graph import AtomicGraph
+from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.training import TrainingConfig
+from sigmaff.training.objective import Batch, Objective
+
+RHO = 0.99
+
+
+class AllPairs(nn.Module):
+    """The neighbour list for PyTorch Geometric, from our pairs: both directions, distances differentiable."""
+
+    def __init__(self, graph: AtomicGraph) -> None:
+        super().__init__()
+        self.edges = torch.cat([graph.pair_index, graph.pair_index.flip(0)], dim=1)
+
+    def forward(self, positions: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        first, second = self.edges
+        return self.edges, (positions[first] - positions[second]).norm(dim=-1)
+
+
+def pyg_step(graph: AtomicGraph, energy: Tensor, forces: Tensor) -> Callable[[], None]:
+    model = PygSchNet(cutoff=10.0, interaction_graph=AllPairs(graph))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    def step() -> None:
+        positions = graph.positions.detach().requires_grad_()
+        predicted = model(graph.atomic_numbers, positions, graph.structure_index).squeeze(-1)
+        (gradient,) = torch.autograd.grad(predicted.sum(), positions, create_graph=True)
+        forces_loss = (gradient + forces).norm(dim=-1).mean()
+        loss = (1 - RHO) * (predicted - energy).abs().mean() + RHO * forces_loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def our_step(graph: AtomicGraph, energy: Tensor, forces: Tensor, *, compiled: bool) -> Callable[[], None]:
+    potential = Potential(PotentialConfig(), STATISTICS)
+    objective = Objective(potential, TrainingConfig(forces_weight=RHO, compile=compiled), n_train=1000)
+    optimizer = torch.optim.AdamW(potential.parameters(), fused=True)
+    batch = Batch(graph=graph, energy=energy, forces=forces)
+
+    def step() -> None:
+        terms = objective(batch)
+        loss = objective.total(terms)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    torch.set_num_threads(parser.parse_args().threads)
+    keep_large_blocks()
+    print(f"SchNet at the paper's size, ethanol; {describe_machine()}\n")
+    print("| batch | PyTorch Geometric (ms) | sigmaff | sigmaff, compiled |")
+    print("|---|---|---|---|")
+    for n_structures in (1, 8, 32):
+        graph, labels = ethanol_batch(n_structures, 10.0)
+        energy, forces = labels.energy.float(), labels.forces.float()
+        seconds = alternate(
+            {
+                "pyg": pyg_step(graph, energy, forces),
+                "eager": our_step(graph, energy, forces, compiled=False),
+                "compiled": our_step(graph, energy, forces, compiled=True),
+            }
+        )
+        base = seconds["pyg"]
+        print(
+            f"| {n_structures} | {1e3 * base:.1f} | {seconds['eager'] / base:.2f} × | {seconds['compiled'] / base:.2f} × |"
+        )
+
+
+if __name__ == "__main__":
+    main()

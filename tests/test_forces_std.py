@@ -1,0 +1,133 @@
+"""Force σ: exact against the full covariance from autograd, sampled against exact."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from contract import AMMONIA, CASES, CRYSTAL, ETHANOL, EXACT, WATER, Case, graph_of
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads import LNK, LNKConfig
+from sigmaff.potential import Potential
+from sigmaff.potential.forces_std import embedding_tangents, exact_forces_variance, unit_displacements
+
+KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
+N_SAMPLES, N_FREQUENCIES = 2000, 2000
+
+close = torch.testing.assert_close
+
+
+def potential_with(**settings: object) -> Potential:
+    sizes = {"n_inducing": 12, "n_samples": 8, "n_frequencies": 8}
+    return Case(backbone=CASES[0].backbone, head=LNKConfig(**(sizes | settings))).build()
+
+
+def jacobian(potential: Potential, graph: AtomicGraph) -> Tensor:
+    """∂h/∂x by reverse-mode differentiation, (n_coordinates, n_atoms, n_features)."""
+    derivative = torch.func.jacrev(lambda x: potential.backbone(graph.with_positions(x)))(graph.positions)
+    return derivative.flatten(2).permute(2, 0, 1)
+
+
+@torch.no_grad()
+def forces_covariance(potential: Potential, graph: AtomicGraph) -> Tensor:
+    """Covariance of all force components of one structure in eV²/Å², by polarisation of slope variances.
+
+    2 Cov(a, b) = Var(a + b) − Var(a) − Var(b)
+    """
+    tangents, features = jacobian(potential, graph), potential.backbone(graph)
+    n = len(tangents)
+    pairs = (tangents[:, None] + tangents[None]).flatten(0, 1)
+    sums = potential.head.slope_variance(features, pairs, graph).view(n, n)
+    single = potential.head.slope_variance(features, tangents, graph).view(n)
+    return potential.statistics.scale**2 * 0.5 * (sums - single[:, None] - single)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+@pytest.mark.parametrize("kernel", KERNELS)
+class TestExact:
+    def test_is_the_diagonal_of_the_covariance(self, kernel: str, covariance: str):
+        potential, graph = potential_with(kernel=kernel, covariance=covariance), graph_of(WATER)
+        expected = forces_covariance(potential, graph).diagonal().sqrt().view(-1, 3)
+        close(potential.predict(graph, forces_std="exact").forces_std, expected, **EXACT)
+
+    def test_covariance_is_positive_and_moves_nothing_as_a_whole(self, kernel: str, covariance: str):
+        """No eigenvalue below rounding; the net force is certainly zero."""
+        potential, graph = potential_with(kernel=kernel, covariance=covariance), graph_of(AMMONIA)
+        matrix = forces_covariance(potential, graph)
+        assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-10 * float(matrix.diagonal().max())
+        along = torch.eye(3, dtype=torch.float64).repeat(4, 1)
+        close(along.T @ matrix @ along, torch.zeros(3, 3, dtype=torch.float64), rtol=0.0, atol=1e-10)
+
+    def test_is_the_variance_of_energy_differences(self, kernel: str, covariance: str):
+        """Two structures a small step apart in one coordinate: Var(E(x + ε) − E(x − ε)) = 4 ε² Var(F).
+
+        As one structure with one of the two counted negatively it needs the covariance between atoms of both, which
+        the head gives for the sum: Var(a − b) = 2 Var(a) + 2 Var(b) − Var(a + b).
+        """
+        if covariance == "diagonal":
+            return
+        potential, step = potential_with(kernel=kernel), 1e-3
+        exact = potential.predict(graph_of(WATER), forces_std="exact").forces_std
+        for atom, axis in [(0, 2), (1, 1), (2, 0)]:
+            ends = [WATER.copy(), WATER.copy()]
+            ends[0].positions[atom, axis] += step
+            ends[1].positions[atom, axis] -= step
+            ends[1].positions += [0.0, 0.0, 50.0]
+            single = potential.predict(graph_of(*ends), forces_std="none").energy_std
+            both = potential.predict(graph_of(ends[0] + ends[1]), forces_std="none").energy_std
+            variance = 2.0 * single.square().sum() - both.square().sum()
+            assert math.sqrt(float(variance)) / (2.0 * step) == pytest.approx(float(exact[atom, axis]), rel=2e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_sampled_is_exact_within_its_error(kernel: str):
+    """The mean square of n samples has relative error √(2/n); random features add theirs, relative to the prior."""
+    potential = potential_with(kernel=kernel, n_samples=N_SAMPLES, n_frequencies=N_FREQUENCIES)
+    graph = graph_of(WATER, AMMONIA)
+    exact = potential.predict(graph, forces_std="exact").forces_std
+    sampled = potential.predict(graph, forces_std="sampled").forces_std
+    allowed = 5.0 * math.sqrt(0.5 / N_SAMPLES) + (0.0 if kernel == "linear" else 5.0 / math.sqrt(N_FREQUENCIES))
+    ratio = (sampled / exact).log().abs()
+    assert float(ratio.max()) < allowed
+
+
+def test_sampled_is_exact_for_independent_atoms_too():
+    potential = potential_with(covariance="diagonal", n_samples=N_SAMPLES, n_frequencies=N_FREQUENCIES)
+    graph = graph_of(ETHANOL)
+    exact = potential.predict(graph, forces_std="exact").forces_std
+    sampled = potential.predict(graph, forces_std="sampled").forces_std
+    print(exact[:3], sampled[:3])
+    assert float((sampled / exact).log().abs().max()) < 0.2
+
+
+@pytest.mark.parametrize(("n_samples", "expected"), [(27, "exact"), (26, "sampled")])
+def test_auto_takes_the_cheaper(n_samples: int, expected: str):
+    """The exact way costs one pass for each coordinate of the largest structure (ethanol: 27), the other one a sample."""
+    potential = potential_with(n_samples=n_samples)
+    graph = graph_of(WATER, ETHANOL)
+    automatic = potential.predict(graph)
+    assert automatic.provenance.forces_std == expected
+    assert torch.equal(automatic.forces_std, potential.predict(graph, forces_std=expected).forces_std)
+
+
+def test_none_costs_nothing_and_says_so():
+    prediction = potential_with().predict(graph_of(WATER), forces_std="none")
+    assert prediction.forces_std is None
+    assert prediction.provenance.forces_std is None
+    assert prediction.energy_std is not None
+
+
+def test_tangents_are_the_jacobian():
+    potential, graph = potential_with(), graph_of(CRYSTAL)
+    close(embedding_tangents(potential.backbone, graph, unit_displacements(graph)), jacobian(potential, graph), **EXACT)
+
+
+@torch.no_grad()
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
+    potential, graph = potential_with(), graph_of(ETHANOL, WATER)
+    features = potential.backbone(graph)
+    assert isinstance(potential.head, LNK)
+    whole = exact_forces_variance(potential.backbone, potential.head, graph, features)
+    monkeypatch.setattr("sigmaff.potential.forces_std.TANGENT_ELEMENTS", 1)
+    close(exact_forces_variance(potential.backbone, potential.head, graph, features), whole, **EXACT)
