@@ -4,6 +4,7 @@ python benchmarks/sigma_cost.py [--threads 1]
 """
 
 import argparse
+from functools import partial
 
 import torch
 from molecules import ethanol_batch
@@ -48,8 +49,8 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for n_structures in (1, 8, 32):
         graph, _ = ethanol_batch(n_structures, 10.0)
-        things = {name: lambda m=model: m.predict(graph, forces_std="none") for name, model in models.items()}
-        things["with force σ"] = lambda: models["LNK, mean residual"].predict(graph, forces_std="exact")
+        things = {name: partial(model.predict, graph, forces_std="none") for name, model in models.items()}
+        things["with force σ"] = partial(models["LNK, mean residual"].predict, graph, forces_std="exact")
         seconds = alternate(things)
         base = seconds["backbone"]
         ratios = [seconds[name] / base for name in (*list(HEADS)[1:], "with force σ")]

@@ -123,7 +123,7 @@ def predicted(potential: Potential, graph: AtomicGraph) -> dict[str, Tensor]:
 
 def ways(potential: Potential) -> tuple[str, ...]:
     """How force σ can be had of this potential."""
-    return ("exact", "sampled")
+    return ("exact",) if potential.head.covariance == "diagonal" else ("exact", "sampled")
 
 
 ETHANOL = displaced(molecule("CH3CH2OH"), 10)

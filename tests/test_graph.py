@@ -92,7 +92,7 @@ def test_pad_lays_out_atoms_by_structure():
     padded = graph.pad(torch.stack([graph.positions, 2 * graph.positions]), fill=-7.0)
     assert padded.shape == (2, 3, 4, 3)
     for index, atoms in enumerate((WATER, OXYGEN_ATOM, AMMONIA)):
-        np.testing.assert_array_equal(padded[1, index, : len(atoms)], 2 * atoms.positions)
+        assert torch.equal(padded[1, index, : len(atoms)], 2 * graph_of(atoms).positions)
         assert (padded[:, index, len(atoms) :] == -7.0).all()
 
 
@@ -108,6 +108,13 @@ def test_a_label_that_one_structure_lacks_the_batch_lacks():
     assert joined.energy.tolist() == [1.0, 2.0]
     assert joined.forces is None
     assert joined.stress is None
+
+
+def test_far_from_the_origin_single_precision_loses_nothing():
+    far = ETHANOL.copy()
+    far.positions += 1e5
+    vectors = [graph_of(atoms, dtype=torch.float32).pair_vectors() for atoms in (ETHANOL, far)]
+    torch.testing.assert_close(*vectors, rtol=1e-6, atol=1e-6)
 
 
 def test_building_a_graph_leaves_the_structure_alone():

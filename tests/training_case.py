@@ -98,7 +98,7 @@ class Reporter:
     def start(self, total_steps: int, done_steps: int) -> None:
         self.total_steps, self.done_steps = total_steps, done_steps
 
-    def step(self, epoch: int, step: int, loss: float) -> None:  # noqa: ARG002
+    def step(self, epoch: int, step: int, loss: float) -> None:
         self.steps.append(step)
         if step == self.at_step:
             self.act()

@@ -1,7 +1,8 @@
 """Configuration files: YAML in, strict, with errors that name the key, what it got, and the nearest valid one."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from string import Template
@@ -19,19 +20,52 @@ from sigmaff.experiments.run import RunConfig
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def read_config(path: Path, overrides: list[str] | None = None) -> RunConfig:
-    """A run's configuration from a YAML file; ``overrides`` are ``section.key=value``."""
+def read_config(path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> RunConfig:
+    """A run's configuration from a YAML file.
+
+    ``overrides`` are texts ``section.key=value`` with a value in YAML; ``values`` are taken as they are.
+    """
+    content = _expanded(_read(path), str(path))
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator:
+            raise ConfigError(f"{override!r} is not of the form section.key=value")
+        _set(content, key, _expanded(_parsed(text, override), override))
+    for key, value in (values or {}).items():
+        _set(content, key, value)
+    return validated(RunConfig, content, str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = _parsed(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a configuration is a mapping of sections; see 'sigmaff train --print-defaults'")
-    for override in overrides or []:
-        _apply(content, override)
-    return validated(RunConfig, _expanded(content, str(path)), str(path))
+        raise ConfigError(
+            f"{path}: got {_shown(content)}; a configuration is a mapping of sections: "
+            "see 'sigmaff train --print-defaults'"
+        )
+    return content
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML in which a key may stand once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if repeated := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(
+                problem=f"the key {repeated[0]!r} is there twice", problem_mark=node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def _parsed(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _StrictLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def validated(model: type[Config], content: dict[str, Any], source: str) -> Config:
@@ -59,18 +93,17 @@ def _expanded(content: Any, source: str) -> Any:
         raise ConfigError(f"{source}: {content}: a lone $; write $$ for a dollar sign") from None
 
 
-def _apply(content: dict[str, Any], override: str) -> None:
-    """Set one value given as ``training.max_epochs=10``; the value is read as YAML."""
-    key, separator, value = override.partition("=")
-    if not separator:
-        raise ConfigError(f"{override!r} is not of the form section.key=value")
+def _set(content: dict[str, Any], key: str, value: Any) -> None:
+    """Set one value at a place such as ``training.max_epochs``."""
     *sections, last = key.split(".")
     place = content
     for section in sections:
-        place = place.setdefault(section, {})
+        if place.get(section) is None:
+            place[section] = {}
+        place = place[section]
         if not isinstance(place, dict):
-            raise ConfigError(f"{override!r}: {section} is a value, not a section")
-    place[last] = yaml.safe_load(value)
+            raise ConfigError(f"{key}: {section} is a value ({_shown(place)}), not a section")
+    place[last] = value
 
 
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
@@ -83,16 +116,30 @@ def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
         return f"{key}: there is no such key; nearest: {near[0] if near else 'none'}; known: {', '.join(known)}"
     if details["type"] == "missing":
         return f"{key}: is missing, and has no default"
-    if details["type"] in ("literal_error", "union_tag_invalid"):
-        context = details.get("ctx", {})
-        expected = str(context.get("expected") or context.get("expected_tags"))
-        given = got.get("name") if isinstance(got, dict) else got
-        near = get_close_matches(
-            str(given), [word.strip("' ") for word in expected.replace(" or ", ",").split(",")], n=1
-        )
-        hint = f"; nearest: {near[0]}" if near else ""
-        return f"{key}: got {given!r}; expected {expected}{hint}"
-    return f"{key}: got {got!r}; {details['msg']}"
+    if details["type"] == "union_tag_not_found":
+        names = [model.model_fields["name"].default for model in _models_at(root, location)]
+        return f"{key}.name: is missing; expected {_alternatives(names)}"
+    if details["type"] == "union_tag_invalid":
+        names = [model.model_fields["name"].default for model in _models_at(root, location)]
+        return _unexpected(f"{key}.name", details["ctx"]["tag"], names)
+    if details["type"] == "literal_error":
+        return _unexpected(key, got, re.findall(r"'([^']*)'", details["ctx"]["expected"]))
+    return f"{key}: got {_shown(got)}; {details['msg'].removeprefix('Value error, ')}"
+
+
+def _unexpected(key: str, got: Any, expected: Sequence[str]) -> str:
+    near = get_close_matches(str(got), expected, n=1, cutoff=0.0)[0]
+    return f"{key}: got {_shown(got)}; expected {_alternatives(expected)}; nearest: {near}"
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return " or ".join(repr(name) for name in names)
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _visible(root: type[BaseModel], location: list[str]) -> list[str]:
@@ -110,7 +157,13 @@ def _visible(root: type[BaseModel], location: list[str]) -> list[str]:
 
 
 def _known_keys(root: type[BaseModel], location: list[str]) -> Iterator[str]:
-    """Keys of the section at a location; of a union's member where the location names it."""
+    """Keys of the section at a location."""
+    for model in _models_at(root, location):
+        yield from model.model_fields
+
+
+def _models_at(root: type[BaseModel], location: list[str]) -> list[type[BaseModel]]:
+    """What the section at a location can be; one member of a union where the location names it."""
     models = [root]
     for part in location:
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
@@ -119,8 +172,7 @@ def _known_keys(root: type[BaseModel], location: list[str]) -> Iterator[str]:
         else:
             tagged = [m for m in models if "name" in m.model_fields and m.model_fields["name"].default == part]
             models = tagged or models
-    for model in models:
-        yield from model.model_fields
+    return models
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -12,22 +12,31 @@ from sigmaff.errors import SigmaffError
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:
-    """An existing file is replaced only when that was asked for."""
+    """An existing file is replaced only when that was asked for, and nothing but a file ever."""
+    if path.is_dir():
+        raise SigmaffError(f"{path}: it is a folder; add a file name")
+    if path.exists() and not path.is_file():
+        raise SigmaffError(f"{path}: it is not a regular file; choose another name")
     if path.exists() and not force:
-        raise SigmaffError(f"{path} exists; use --force (force=True) to replace it, or another name")
+        raise SigmaffError(f"{path} exists already; use --force (force=True) to replace it, or another name")
 
 
 @contextmanager
 def written_whole(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to, moved into place only when the block ends without an error."""
+    """A temporary path beside ``path`` to write to, moved into place only when the block ends without an error.
+
+    Folders that lack are made. A link is followed: the file it names is replaced, not the link.
+    """
     refuse_overwrite(path, force)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    path = path.resolve()
+    _make_folder(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:32]}-", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
+        _flush(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -36,6 +45,22 @@ def written_whole(path: Path, *, force: bool = False) -> Iterator[Path]:
 def write_json(path: Path, content: Any, *, force: bool = False) -> None:
     with written_whole(path, force=force) as temporary:
         temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise SigmaffError(f"{path} cannot be a folder: a file is in its way") from None
+
+
+def _flush(path: Path) -> None:
+    """To the disk, so that a power cut cannot leave an empty file under the final name."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

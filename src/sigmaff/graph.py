@@ -38,7 +38,9 @@ class AtomicGraph:
 
     def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
         """Lay out rows of atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d)."""
-        n_largest = int(self.atoms_per_structure().max())
+        n_largest = self.n_atoms if self.n_structures == 1 else int(self.atoms_per_structure().max())
+        if self.n_atoms == self.n_structures * n_largest:  # all of one size
+            return values.unflatten(-2, (self.n_structures, n_largest))
         slot = self.structure_index * n_largest + self.atom_rank()
         shape = (*values.shape[:-2], self.n_structures * n_largest, values.shape[-1])
         padded = values.new_full(shape, fill).index_copy(-2, slot, values)

@@ -1,13 +1,15 @@
 """The commands of ``sigmaff``. Each reads, calls one function of a layer below, and says what came of it."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
 
+from sigmaff import __version__
 from sigmaff.cli.reading import Reading
 from sigmaff.errors import SigmaffError
 
@@ -16,16 +18,36 @@ if TYPE_CHECKING:
     from sigmaff.evaluation import Evaluation
     from sigmaff.potential import Potential
 
+console = Console(highlight=False, markup=False, emoji=False)  # texts hold paths of users: nothing in them is a command
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+class Commands(TyperGroup):
+    """The commands. An error meant for people is printed as one, without a traceback."""
+
+    def invoke(self, context: typer.Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(context)
+        except SigmaffError as error:
+            _complain(str(error))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _complain(str(error))
+        except KeyboardInterrupt as interrupt:
+            errors.print(str(interrupt) or "interrupted", soft_wrap=True)
+            raise typer.Exit(130) from None
+        raise typer.Exit(1)
+
+
 app = typer.Typer(
     name="sigmaff",
+    cls=Commands,
     help="Molecular force fields that carry their own error bars.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
-
 ModelArgument = Annotated[Path, typer.Argument(help="a model file, *.sigmaff", show_default=False)]
 DataArgument = Annotated[Path, typer.Argument(help="labelled structures", show_default=False)]
 FormatOption = Annotated[str, typer.Option(help="layout of the data files; auto goes by their ending")]
@@ -33,6 +55,7 @@ EnergyUnit = Annotated[str | None, typer.Option(help="unit of energies in the da
 LengthUnit = Annotated[str | None, typer.Option(help="unit of lengths in the data files")]
 EnergyKey = Annotated[str | None, typer.Option(help="name of the energy in the data files")]
 ForcesKey = Annotated[str | None, typer.Option(help="name of the forces in the data files")]
+EnergiesOnly = Annotated[bool, typer.Option("--energies-only", help="the data file needs no forces")]
 OodOption = Annotated[Path | None, typer.Option(help="structures unlike the training set, to be told apart by σ")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
@@ -43,18 +66,25 @@ BatchSize = Annotated[int, typer.Option(min=1, help="structures at once")]
 
 
 def main() -> None:
-    """Run a command; an error meant for people is printed as one, without a traceback."""
+    """The program ``sigmaff``."""
     from sigmaff.allocator import keep_large_blocks
 
     keep_large_blocks()
-    try:
-        app()
-    except SigmaffError as error:
-        errors.print(f"[bold red]error:[/] {_escaped(str(error))}")
-        sys.exit(1)
-    except KeyboardInterrupt as interrupt:
-        errors.print(_escaped(str(interrupt)) or "interrupted")
-        sys.exit(130)
+    app()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"sigmaff {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and stop", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None: ...
 
 
 @app.command()
@@ -71,8 +101,10 @@ def check(
     """Say what is in a data file, and what is wrong with it."""
     from sigmaff.cli.tables import findings_table
     from sigmaff.data import check_structures, read_structures
-    from sigmaff.files import write_json
+    from sigmaff.files import refuse_overwrite, write_json
 
+    if json_output is not None:
+        refuse_overwrite(json_output, force)
     reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
     findings = check_structures(read_structures(reading.source(data, labels=())))
     if json_output is not None:
@@ -103,11 +135,9 @@ def train(
         return
     if config is None:
         raise SigmaffError("no configuration given; 'sigmaff train --print-defaults' prints one to start from")
-    overrides = list(set_ or [])
-    overrides += [f"output={output}"] if output is not None else []
-    overrides += [f"seed={seed}"] if seed is not None else []
-    overrides += [f"training.accelerator={device}"] if device is not None else []
-    settings = configuration.read_config(config, overrides)
+    options = {"output": output, "seed": seed, "training.accelerator": device}
+    given = {key: value for key, value in options.items() if value is not None}
+    settings = configuration.read_config(config, set_ or [], given)
 
     from sigmaff.cli.progress import Terminal
     from sigmaff.experiments.run import run
@@ -117,7 +147,7 @@ def train(
     if result is None:
         return
     if result.already_done:
-        console.print("this run is finished; nothing was done (another output directory or --force runs it again)")
+        console.print("this run is finished; nothing was done", soft_wrap=True)
     if result.metrics is not None:
         console.print(metrics_table(result.metrics, title="test structures"))
     console.print(f"model: {result.model_path}", soft_wrap=True)
@@ -134,6 +164,7 @@ def evaluate(
     length_unit: LengthUnit = None,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
+    energies_only: EnergiesOnly = False,
     forces_std: ForcesStdOption = "auto",
     batch_size: BatchSize = 32,
     device: Device = "cpu",
@@ -146,7 +177,7 @@ def evaluate(
 
     if json_output is not None:
         refuse_overwrite(json_output, force)
-    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key, energies_only)
     evaluation, other, _ = _evaluate(model, data, ood, reading, forces_std, batch_size, device)
     summary = summarize(evaluation, other)
     if json_output is not None:
@@ -167,6 +198,7 @@ def calibrate(
     length_unit: LengthUnit = None,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
+    energies_only: EnergiesOnly = False,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
@@ -179,7 +211,7 @@ def calibrate(
     if output is not None:
         refuse_overwrite(output, force)
     potential = load(model, device=device)
-    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key, energies_only)
     dataset = _dataset(reading.source(data), potential)
     _warn_of_leakage(potential, dataset)
     with Terminal(console) as terminal:
@@ -206,7 +238,8 @@ def predict(
 ) -> None:
     """Predict energy, forces and their σ for structures, and write all of it into a file."""
     from sigmaff.cli.progress import Terminal
-    from sigmaff.data import GraphDataset, read_structures
+    from sigmaff.data import read_structures
+    from sigmaff.experiments.run import dataset_for
     from sigmaff.files import refuse_overwrite
     from sigmaff.potential import Uncalibrated, load
     from sigmaff.simulation import output_format, predict_structures, write_structures
@@ -215,7 +248,7 @@ def predict(
     _, per_atom = output_format(output)
     potential = load(model, device=device)
     structures = read_structures(Reading(format=format, length_unit=length_unit).source(data, labels=()))
-    dataset = GraphDataset(structures.without_labels(), potential.cutoff)
+    dataset = dataset_for(potential, structures.without_labels())
     predictor = Uncalibrated(potential) if raw else potential
     with Terminal(console) as terminal:
         terminal.stage("predicting")
@@ -252,6 +285,7 @@ def report(
     length_unit: LengthUnit = None,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
+    energies_only: EnergiesOnly = False,
     forces_std: ForcesStdOption = "auto",
     batch_size: BatchSize = 32,
     device: Device = "cpu",
@@ -262,7 +296,7 @@ def report(
     from sigmaff.report import model_facts, write_report
 
     refuse_overwrite(output, force)
-    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key)
+    reading = Reading(format, energy_unit, length_unit, energy_key, forces_key, energies_only)
     evaluation, other, potential = _evaluate(model, data, ood, reading, forces_std, batch_size, device)
     write_report(
         output, evaluation, other, title=f"{model.stem} on {data.stem}", model_info=model_facts(potential), force=force
@@ -287,9 +321,10 @@ def demo(
 
 
 def _dataset(source: "DataSource", potential: "Potential") -> "GraphDataset":
-    from sigmaff.data import GraphDataset, read_structures
+    from sigmaff.data import read_structures
+    from sigmaff.experiments.run import dataset_for
 
-    return GraphDataset(read_structures(source), potential.cutoff)
+    return dataset_for(potential, read_structures(source))
 
 
 def _evaluate(
@@ -307,31 +342,28 @@ def _evaluate(
     from sigmaff.potential import load
 
     potential = load(model, device=device)
-    datasets = [_dataset(reading.source(path), potential) for path in (data, ood) if path is not None]
-    _warn_of_leakage(potential, datasets[0])
-    evaluations = []
+    dataset = _dataset(reading.source(data), potential)
+    other = None if ood is None else _dataset(reading.source(ood, labels=()), potential)
+    _warn_of_leakage(potential, dataset)
+
+    def evaluated(dataset: "GraphDataset", path: Path) -> "Evaluation":
+        terminal.stage(f"evaluating {path.name}")
+        return evaluate_potential(
+            potential, dataset, name=path.stem, listener=terminal, forces_std=forces_std, batch_size=batch_size
+        )
+
     with Terminal(console) as terminal:
-        for dataset, path in zip(datasets, (data, ood), strict=False):
-            assert path is not None
-            terminal.stage(f"evaluating {path.name}")
-            evaluation = evaluate_potential(
-                potential, dataset, name=path.stem, listener=terminal, forces_std=forces_std, batch_size=batch_size
-            )
-            evaluations.append(evaluation)
-    return evaluations[0], evaluations[1] if len(evaluations) > 1 else None, potential
+        evaluation = evaluated(dataset, data)
+        return evaluation, None if other is None or ood is None else evaluated(other, ood), potential
 
 
 def _warn_of_leakage(potential: "Potential", dataset: "GraphDataset") -> None:
     from sigmaff.experiments.run import leaked_structures
 
     if n_leaked := leaked_structures(potential, dataset.structures):
-        errors.print(
-            f"[bold yellow]warning:[/] the model was trained on {n_leaked} of these {len(dataset)} structures: "
-            "errors will look smaller than they are"
-        )
+        text = f"the model was trained on {n_leaked} of these {len(dataset)} structures: errors will look too small"
+        errors.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+def _complain(text: str) -> None:
+    errors.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)

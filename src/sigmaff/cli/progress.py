@@ -19,12 +19,12 @@ class Terminal:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
@@ -44,7 +44,7 @@ class Terminal:
     def stage(self, text: str) -> None:
         self.text, self.task = text, None
         if not self.console.is_terminal:
-            self.console.print(text)
+            self.console.print(text, soft_wrap=True)
 
     def advance(self, done: int, total: int) -> None:
         self._show(done, total, "")
@@ -72,4 +72,4 @@ class Terminal:
         now = time.monotonic()
         if not self.console.is_terminal and (now - self.last_line > PLAIN_INTERVAL or done == total):
             self.last_line = now
-            self.console.print(f"  {self.text}: {done}/{total} {note}".rstrip())
+            self.console.print(f"  {self.text}: {done}/{total} {note}".rstrip(), soft_wrap=True)

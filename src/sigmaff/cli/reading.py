@@ -15,9 +15,15 @@ class Reading(NamedTuple):
     length_unit: str | None = None
     energy_key: str | None = None
     forces_key: str | None = None
+    energies_only: bool = False
 
-    def source(self, path: Path, labels: tuple[str, ...] = ("energy", "forces")) -> "DataSource":
+    def source(self, path: Path, labels: tuple[str, ...] | None = None) -> "DataSource":
+        """A file of which every structure must have the labels: energy and forces, unless told otherwise."""
         from sigmaff.config import validated
         from sigmaff.data import DataSource
 
-        return validated(DataSource, {"path": path, "labels": labels, **self._asdict()}, str(path))
+        options = self._asdict()
+        required = ("energy",) if options.pop("energies_only") else ("energy", "forces")
+        return validated(
+            DataSource, {"path": path, "labels": required if labels is None else labels} | options, str(path)
+        )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ase.data import chemical_symbols
 from rich.table import Table
+from rich.text import Text
 
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
@@ -30,7 +31,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energ
 
 def metrics_table(summary: Summary, title: str) -> Table:
     """The main figures of an evaluation; all of them are in its JSON."""
-    table = Table(title=f"{title}: {summary['n_structures']} structures", title_justify="left")
+    table = Table(title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
     table.add_column("")
     table.add_column("energy", justify="right")
     table.add_column("forces", justify="right")
@@ -46,7 +47,8 @@ def metrics_table(summary: Summary, title: str) -> Table:
 def findings_table(findings: Sequence[Finding]) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for finding in findings:
-        table.add_row(f"[{COLORS[finding.severity]}]{finding.severity}[/]", finding.code, finding.message)
+        severity = Text(finding.severity, style=COLORS[finding.severity])
+        table.add_row(severity, Text(finding.code), Text(finding.message))
     return table
 
 
@@ -72,7 +74,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
         if metrics.get(f"{quantity}_mae") is not None:
             rows[f"test MAE, {quantity}"] = f"{metrics[f'{quantity}_mae']:.5g} {unit}"
     for name, text in rows.items():
-        table.add_row(f"[bold]{name}[/]", text)
+        table.add_row(Text(name, style="bold"), Text(text))
     return table
 
 

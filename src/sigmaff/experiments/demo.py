@@ -1,7 +1,7 @@
 """The demonstration: from nothing to a calibrated force field and its report in minutes.
 
-Ethanol at 500 K is sampled and labelled on the spot with GFN2-xTB (tblite); dimethyl ether, its isomer, with the same atoms
-bonded in another way, is the molecule that the model has never seen.
+Ethanol at 500 K is sampled and labelled on the spot with GFN2-xTB (tblite); dimethyl ether, its isomer, with the same
+atoms bonded in another way, is the molecule that the model has never seen.
 """
 
 import os
@@ -51,7 +51,7 @@ def demo_config(directory: Path) -> RunConfig:
         ),
         training=TrainingConfig(
             batch_size=10,
-            max_epochs=200,
+            max_epochs=160,
             validate_every=5,
             learning_rate=2e-3,
             schedule=CosineSchedule(warmup_steps=200),
@@ -92,13 +92,13 @@ def run_demo(directory: Path, listener: Listener, *, force: bool = False) -> tup
 
 def sample(compound: str, n_frames: int, progress: Callable[[int, int], None]) -> list[Atoms]:
     """Frames of Langevin dynamics with energies and forces: replicas from different velocities, side by side."""
-    frames: list[Atoms] = []
+    done = 0
     with ProcessPoolExecutor(N_WORKERS, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         jobs = [pool.submit(simulate, compound, n_frames // N_REPLICAS, seed) for seed in range(N_REPLICAS)]
         for job in as_completed(jobs):
-            frames += job.result()
-            progress(len(frames), n_frames)
-    return frames
+            done += len(job.result())
+            progress(done, n_frames)
+    return [frame for job in jobs for frame in job.result()]
 
 
 def simulate(compound: str, n_frames: int, seed: int) -> list[Atoms]:
@@ -112,7 +112,9 @@ def simulate(compound: str, n_frames: int, seed: int) -> list[Atoms]:
         atoms, temperature_K=2 * TEMPERATURE, rng=random
     )  # half of it becomes potential energy
     Stationary(atoms)
-    dynamics = Langevin(atoms, STEP * units.fs, temperature_K=TEMPERATURE, friction=0.02 / units.fs, rng=random)
+    dynamics = Langevin(
+        atoms, STEP * units.fs, temperature_K=TEMPERATURE, friction=0.02 / units.fs, fixcm=False, rng=random
+    )
     dynamics.run(EQUILIBRATION * SAMPLE_EVERY)
     frames = []
     for _ in range(n_frames):

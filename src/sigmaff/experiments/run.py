@@ -1,7 +1,6 @@
 """One run: labelled structures in, a calibrated force field out, in a directory that can be taken up again."""
 
 import hashlib
-import json
 import platform
 import time
 from dataclasses import asdict, dataclass
@@ -10,12 +9,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
+from ase.data import chemical_symbols
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sigmaff.data import (
-    DataSource,
     DatasetStatistics,
+    DataSource,
     GraphDataset,
     LabelledStructures,
     ReferenceEnergies,
@@ -27,7 +28,7 @@ from sigmaff.data import (
     reference_energies,
     split_structures,
 )
-from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.evaluation import (
     CalibrationMethod,
     Evaluation,
@@ -36,11 +37,12 @@ from sigmaff.evaluation import (
     evaluate_model,
     summarize,
 )
-from sigmaff.files import write_json
+from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig, Uncalibrated, read_header, save
 from sigmaff.prediction import UNCALIBRATED, ForcesStd
 from sigmaff.training import Progress, TrainingConfig, TrainingResult
+from sigmaff.training.checkpoint import flatten
 
 
 class DataConfig(BaseModel):
@@ -104,6 +106,7 @@ def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunRes
     model_path = config.output / "model.sigmaff"
     if model_path.exists() and not force:
         return _finished(config, model_path)
+    _refuse_foreign_files(config.output, force)
     listener.stage(f"reading {config.data.source.path}")
     data = _load(config)
     started = time.monotonic()
@@ -124,12 +127,37 @@ def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunRes
 def _finished(config: RunConfig, model_path: Path) -> RunResult:
     """A run that is over is not run again, unless it was another run."""
     record = read_header(model_path).record
-    if record.get("fingerprint") != _fingerprint(config):
+    if changes := _changes(record, config):
         raise ConfigError(
-            f"{model_path} is the model of a run with other settings; choose another output directory, "
+            f"{model_path} is the model of another run ({'; '.join(changes)}); choose another output directory, "
             "or use --force to replace it"
         )
+    metrics_path = config.output / "metrics.json"
+    if not metrics_path.exists():  # killed just before its last file
+        write_json(metrics_path, record.get("metrics"))
     return RunResult(model_path=model_path, metrics=record.get("metrics"), already_done=True)
+
+
+def _changes(record: dict[str, Any], config: RunConfig) -> list[str]:
+    """What decides a model and is not as it was when the recorded one was made."""
+    try:
+        before = _decisive(RunConfig.model_validate(record["config"]))
+    except (KeyError, ValidationError):
+        return ["its settings are not recorded, or not those of this version of sigmaff"]
+    now, path = _decisive(config), config.data.source.path
+    changes = [
+        f"{key}: was {before.get(key)}, now {now.get(key)}" for key in before | now if before.get(key) != now.get(key)
+    ]
+    if path.is_file() and record.get("data_sha256") != _digest(path):
+        changes.append(f"{path} has changed")
+    return changes
+
+
+def _refuse_foreign_files(directory: Path, force: bool) -> None:
+    """Files that a run would write and that no run of this directory has written."""
+    if not (directory / "backbone" / "checkpoint.safetensors").exists():
+        for name in ("backbone.sigmaff", "metrics.json"):
+            refuse_overwrite(directory / name, force)
 
 
 def _load(config: RunConfig) -> _Data:
@@ -141,6 +169,11 @@ def _load(config: RunConfig) -> _Data:
     train = GraphDataset(structures.subset(split.train), cutoff)
     validation = GraphDataset(structures.subset(split.validation), cutoff)
     test = GraphDataset(structures.subset(split.test), cutoff) if len(split.test) else None
+    for part in (validation, test):
+        if part is not None:
+            _require_elements(
+                part.structures, train.structures.elements, "which no training structure of this split has"
+            )
     references = reference_energies(structures, config.data.reference_energies)
     if config.data.reference_energies == "least_squares":
         references = reference_energies(train.structures, "least_squares")
@@ -281,13 +314,31 @@ def evaluate_potential(
     )
 
 
+def dataset_for(potential: Potential, structures: LabelledStructures) -> GraphDataset:
+    """Structures as a potential takes them. One that it cannot know is an error that names the frame."""
+    known = ", ".join(chemical_symbols[number] for number in potential.statistics.elements)
+    remedy = (
+        f"an element this model was not trained on (it knows {known}); leave the structure out, or train on such ones"
+    )
+    _require_elements(structures, potential.statistics.elements, remedy)
+    return GraphDataset(structures, potential.cutoff, potential.dtype)
+
+
+def _require_elements(structures: LabelledStructures, elements: tuple[int, ...], otherwise: str) -> None:
+    for index, atoms in enumerate(structures.structures):
+        unknown = np.flatnonzero(~np.isin(atoms.numbers, elements))
+        if unknown.size:
+            symbol = chemical_symbols[atoms.numbers[unknown[0]]]
+            raise DataError(f"{structures.frame_name(index)}: atom {unknown[0]} is {symbol}, {otherwise}")
+
+
 def leaked_structures(potential: Potential, structures: LabelledStructures) -> int:
     """How many of these structures the model was trained on; 0 where its training file cannot be read any more."""
     try:
         source = DataSource.model_validate(potential.record["config"]["data"]["source"])
         training = read_structures(source.model_copy(update={"labels": ()}))
         return len(find_overlap(training.subset(potential.record["split"]["train"]), structures))
-    except (KeyError, ValidationError, SigmaffError):
+    except (LookupError, TypeError, ValueError, SigmaffError):  # an old, a foreign or an altered record or file
         return 0
 
 
@@ -295,7 +346,6 @@ def _record(config: RunConfig, split: Split, results: dict[str, Any]) -> dict[st
     """How the model was made, for its file."""
     return results | {
         "config": config.model_dump(mode="json"),
-        "fingerprint": _fingerprint(config),
         "data_sha256": _digest(config.data.source.path),
         "split": split.to_dict(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -304,12 +354,15 @@ def _record(config: RunConfig, split: Split, results: dict[str, Any]) -> dict[st
     }
 
 
-def _fingerprint(config: RunConfig) -> str:
-    """Of the settings that decide the model: not of where it is written, nor of how fast."""
+def _decisive(config: RunConfig) -> dict[str, Any]:
+    """The settings that decide the model, by name: not where it is written, nor how fast."""
     content = config.model_dump(mode="json", exclude={"output", "training", "head_training"})
-    content["training"] = config.training.trajectory()
-    content["head_training"] = config.head_training.trajectory() if config.head_training else None
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    for name, training in (("training", config.training), ("head_training", config.head_training)):
+        limits = (
+            {} if training is None else training.model_dump(include={"max_epochs", "patience", "time_limit_minutes"})
+        )
+        content[name] = None if training is None else training.trajectory() | limits
+    return flatten("", content)
 
 
 def _digest(path: Path) -> str:

@@ -20,6 +20,9 @@ class EnergyDistribution(NamedTuple):
     node_variance: Tensor | None = None  # (n_atoms,)
     variance: Tensor | None = None  # (n_structures,)
 
+    def detached(self) -> "EnergyDistribution":
+        return EnergyDistribution(**{name: value.detach() for name, value in self.tensors().items()})
+
     def tensors(self) -> dict[str, Tensor]:
         """What is estimated, by name: the form in which torch.func carries it."""
         return {name: value for name, value in self._asdict().items() if value is not None}
@@ -37,10 +40,10 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution: ...
 
-    def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:  # noqa: ARG002, B027
+    def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:
         """Set what depends on embeddings of training structures, before training. Most heads have nothing to set."""
 
-    def prepare(self) -> None:  # noqa: B027
+    def prepare(self) -> None:
         """Compute once what many predictions share. Most heads have nothing to compute."""
 
     def set_precision(self, dtype: torch.dtype) -> None:

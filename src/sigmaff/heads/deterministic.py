@@ -28,7 +28,7 @@ class Deterministic(Head):
         config: DeterministicConfig,
         n_features: int,
         activation: nn.Module,
-        elements: tuple[int, ...],  # noqa: ARG002
+        elements: tuple[int, ...],
     ) -> None:
         super().__init__()
         self.config = config
@@ -45,6 +45,6 @@ class Deterministic(Head):
     def node_mean(self, node_features: Tensor) -> Tensor:
         return self.linear(self.activation(node_features)).squeeze(-1)
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:  # noqa: ARG002
+    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Mean absolute error."""
         return (distribution.mean - target).abs().mean()

@@ -2,8 +2,8 @@
 
 Exact: with the tangents T_c = ∂h/∂x_c of all embeddings, Var(F_c) is the head's variance of the slope along T_c; one
 forward-mode pass for each coordinate of the largest structure serves all structures of a batch at once.
-Sampled: k posterior functions, drawn once with the model, are k smooth conservative energies; Var(F_c) is the mean square
-of the derivatives of their deviations from the mean: one forward pass and k batched backward passes.
+Sampled: k posterior functions, drawn once with the model, are k smooth conservative energies; Var(F_c) is the mean
+square of the derivatives of their deviations from the mean: one forward pass and k batched backward passes.
 """
 
 from typing import Literal
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones import Backbone
+from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import Head
 from sigmaff.prediction import ForcesStd
@@ -23,12 +24,19 @@ TANGENT_ELEMENTS = 2**25
 def forces_variance(
     backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForcesStd
 ) -> tuple[Tensor | None, Literal["exact", "sampled"] | None]:
-    """Variance of the normalised forces, (n_atoms, 3), and the way it was computed."""
+    """Variance of the normalised forces, (n_atoms, 3), and the way it was computed.
+
+    A sampled function is one function for all atoms, so samples know the full covariance alone.
+    """
     if how == "none" or head.n_samples == 0 or graph.n_atoms == 0:
         return None, None
+    if how == "sampled" and head.covariance == "diagonal":
+        raise ConfigError(
+            "force σ of a head with covariance 'diagonal' cannot be sampled: ask for forces_std 'exact' (or 'auto')"
+        )
     if how == "auto":
         n_largest = int(graph.atoms_per_structure().max())
-        how = "exact" if 3 * n_largest <= head.n_samples else "sampled"
+        how = "exact" if head.covariance == "diagonal" or 3 * n_largest <= head.n_samples else "sampled"
     if how == "exact":
         return exact_forces_variance(backbone, head, graph, features), "exact"
     return sampled_forces_variance(backbone, head, graph, features), "sampled"

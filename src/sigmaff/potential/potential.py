@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import DataError
-from sigmaff.potential.forces_std import forces_variance
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import DeterministicConfig, EnergyDistribution, HeadConfig, build_head
 from sigmaff.ops import scatter_sum
+from sigmaff.potential.forces_std import forces_variance
 from sigmaff.prediction import Calibration, ForcesStd, Prediction, Provenance, calibrated
 
 
@@ -117,16 +117,16 @@ class Potential(nn.Module):
     def derivatives(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None]:
         """Distribution, embeddings, forces, and the derivative by strain of the energy of periodic structures."""
 
-        def energy(positions: Tensor, strain: Tensor) -> tuple[Tensor, tuple[dict[str, Tensor], Tensor]]:
-            moved = graph.with_positions(positions)
-            distribution, features = self._distribution(moved if graph.cell is None else _strained(moved, strain))
-            return distribution.mean.sum(), (distribution.tensors(), features)
-
-        strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
-        derivative = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
-        (gradient, virial), (_, (parts, features)) = derivative(graph.positions, strain)
-        symmetric = None if graph.cell is None else 0.5 * (virial + virial.transpose(1, 2))
-        return EnergyDistribution(**parts), features, -gradient, symmetric
+        with torch.enable_grad():
+            positions = graph.positions.detach().requires_grad_()
+            moved, inputs = graph.with_positions(positions), [positions]
+            if graph.cell is not None:
+                inputs.append(torch.zeros_like(graph.cell).requires_grad_())
+                moved = _strained(moved, inputs[1])
+            distribution, features = self._distribution(moved)
+            gradient, *virial = torch.autograd.grad(distribution.mean.sum(), inputs)
+        symmetric = 0.5 * (virial[0] + virial[0].transpose(1, 2)) if virial else None
+        return distribution.detached(), features.detach(), -gradient, symmetric
 
     def _node_references(self, graph: AtomicGraph) -> Tensor:
         """Reference energy of each atom, eV, float64."""

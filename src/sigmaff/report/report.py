@@ -8,9 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from sigmaff.errors import SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import summarize
+from sigmaff.files import refuse_overwrite, written_whole
 from sigmaff.report.sections import all_sections
 from sigmaff.report.tables import key_figures, meaning_of_std, timing_table, verdict
 from sigmaff.report.viewer import MAX_ATOMS, viewer_data
@@ -32,24 +32,10 @@ def write_report(
     file is replaced only with ``force``; the file is written whole or not at all.
     """
     path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise SigmaffError(f"cannot write the report to {path}: {_obstacle(path)}")
-    if path.exists() and not force:
-        raise SigmaffError(f"{path} exists already; use --force to replace it, or choose another name")
-    _write_whole(path, _render(evaluation, ood, title, model_info, timings or {}))
-
-
-def _obstacle(path: Path) -> str:
-    return "it is a folder; add a file name" if path.is_dir() else f"there is no folder {path.parent}; create it"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8", errors="replace")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    refuse_overwrite(path, force)
+    page = _render(evaluation, ood, title, model_info, timings or {})
+    with written_whole(path, force=force) as temporary:
+        temporary.write_text(page, encoding="utf-8", errors="replace")
 
 
 def _render(

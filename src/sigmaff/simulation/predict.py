@@ -7,10 +7,10 @@ from ase import Atoms
 from ase.io import write
 
 from sigmaff.data import GraphDataset
-from sigmaff.errors import SigmaffError
+from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import written_whole
-from sigmaff.prediction import ForcesStd, Predictor, split_prediction
-from sigmaff.simulation.results import PerAtom, finite_results, with_results
+from sigmaff.prediction import ForcesStd, Prediction, Predictor, split_prediction
+from sigmaff.simulation.results import PerAtom, Value, finite_results, with_results
 
 FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
     ".extxyz": ("extxyz", "arrays"),
@@ -36,9 +36,17 @@ def predict_structures(
         predictions = split_prediction(predictor.predict(graph, forces_std=forces_std), graph)
         for index, prediction in zip(indices, predictions, strict=True):
             atoms = dataset.structures.structures[index]
-            frames.append(with_results(atoms, finite_results(prediction, atoms), per_atom=per_atom))
+            results = _results(dataset, index, prediction)
+            frames.append(with_results(atoms, results, per_atom=per_atom))
         progress(len(frames), len(dataset))
     return frames
+
+
+def _results(dataset: GraphDataset, index: int, prediction: Prediction) -> dict[str, Value]:
+    try:
+        return finite_results(prediction, dataset.structures.structures[index])
+    except DataError as error:
+        raise DataError(f"{dataset.structures.frame_name(index)}: {error}") from None
 
 
 def output_format(path: Path) -> tuple[str, PerAtom]:

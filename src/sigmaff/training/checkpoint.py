@@ -6,19 +6,19 @@ at all.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.files import written_whole
 from sigmaff.potential import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
@@ -36,12 +36,8 @@ def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identit
         for name, tensor in named.items()
     }
     numbers = {"version": VERSION, "state": state.to_dict(), "identity": identity}
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(save(flat, metadata={"sigmaff_checkpoint": json.dumps(numbers)}))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with written_whole(path, force=True) as temporary:
+        save_file(flat, temporary, metadata={"sigmaff_checkpoint": json.dumps(numbers)})
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingState, dict[str, Any]]:
@@ -92,8 +88,8 @@ def identify(
     """What makes a run this run: settings by name, data and starting weights by digest."""
     return {
         "seed": seed,
-        **_flatten("training", config.trajectory()),
-        **_flatten("model", potential.config.model_dump(mode="json")),
+        **flatten("training", config.trajectory()),
+        **flatten("model", potential.config.model_dump(mode="json")),
         "reference energies and scale": _digest([json.dumps(potential.statistics.to_dict()).encode()]),
         "starting weights": weights_digest(potential.state_dict()),
         "training set": _digest(_data_bytes(train_set)),
@@ -122,10 +118,12 @@ def _change(key: str, was: Any, now: Any) -> str:
     return f"{key} changed" if is_digest else f"{key}: was {was}, now {now}"
 
 
-def _flatten(prefix: str, values: Any) -> dict[str, Any]:
+def flatten(prefix: str, values: Any) -> dict[str, Any]:
+    """The leaves of nested mappings by dotted name, such as ``training.batch_size``."""
     if not isinstance(values, dict):
         return {prefix: values}
-    return {key: leaf for name, value in values.items() for key, leaf in _flatten(f"{prefix}.{name}", value).items()}
+    dotted = f"{prefix}." if prefix else ""
+    return {key: leaf for name, value in values.items() for key, leaf in flatten(f"{dotted}{name}", value).items()}
 
 
 def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
 """The closed-form LNK: with the backbone frozen, energies and forces are linear in the weights of the Gaussian process.
 
 One pass over the training set collects sufficient statistics for a few lengthscales; all else is algebra on matrices of
-the size of the weights (``posterior``). Mean and variance are chosen apart: thousands of force rows protect the mean, but
-make the variance of a misspecified model overconfident, so each finds its own noise and weight of force rows.
+the size of the weights (``posterior``). Mean and variance are chosen apart: thousands of force rows protect the mean,
+but make the variance of a misspecified model overconfident, so each finds its own noise and weight of force rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -186,7 +186,7 @@ def _collect(
         if progress is not None:
             progress(done, n_total)
     return [
-        _Collected(energy=e, forces=f, held_out=[_joined(rows) for rows in kinds if rows])
+        _Collected(energy=e, forces=f, held_out=_held_out(kinds))
         for e, f, kinds in zip(energy, forces, parts, strict=True)
     ]
 
@@ -270,6 +270,12 @@ def _force_rows(
 def _elements(potential: Potential, graph: AtomicGraph) -> Tensor:
     known = torch.tensor(potential.statistics.elements, device=graph.atomic_numbers.device)
     return torch.searchsorted(known, graph.atomic_numbers)
+
+
+def _held_out(kinds: tuple[list[Rows], ...]) -> list[Rows]:
+    """The rows of each kind, of those kinds that have any to tell σ by."""
+    found = [_joined(rows).undetermined() for rows in kinds if rows]
+    return [rows for rows in found if len(rows.targets)]
 
 
 def _joined(rows: list[Rows]) -> Rows:

@@ -25,7 +25,7 @@ class StopRequest:
     ) -> None:
         self._restore()
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = True
         self._restore()
 

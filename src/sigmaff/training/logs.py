@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from sigmaff.files import written_whole
 from sigmaff.training.state import EpochRecord
 
 COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -39,9 +40,7 @@ class MetricsLog:
 
 
 def _rewrite(path: Path, history: Sequence[EpochRecord]) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
+    with written_whole(path, force=True) as temporary, temporary.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
         table.writerows(asdict(record) for record in history)
-    partial.replace(path)

@@ -67,12 +67,7 @@ def train(
     to its end, the potential is left as it was given. Each process of a distributed training runs this with
     the same arguments and a directory that all of them see.
     """
-    fabric = Fabric(
-        accelerator=config.accelerator,
-        devices=config.devices,
-        num_nodes=config.n_nodes,
-        strategy=config.strategy,
-    )
+    fabric = _fabric(config)
     fabric.launch()
     directory.mkdir(parents=True, exist_ok=True)
     with (
@@ -87,6 +82,21 @@ def train(
             return training.run(Quiet(), None)
         with closing(MetricsLog(directory, training.state.history, tensorboard=config.tensorboard)) as log:
             return training.run(progress or Quiet(), log)
+
+
+def _fabric(config: TrainingConfig) -> Fabric:
+    try:
+        return Fabric(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            num_nodes=config.n_nodes,
+            strategy=config.strategy,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"training cannot run with accelerator {config.accelerator!r}, devices {config.devices} and strategy "
+            f"{config.strategy!r}: {error}"
+        ) from None
 
 
 class Training:

@@ -24,6 +24,8 @@ NOISES = tuple(10.0**k for k in range(-8, 3))
 """λ, tried for mean and variance."""
 FORCE_WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """ω, tried for mean and variance."""
+DETERMINED = 1e-10
+"""Rows whose prior variance is below this part of the mean are determined by symmetry."""
 TOLERATED_LOSS = 1.005
 """The residual mean may not worsen a held-out error of the backbone by more than this factor."""
 
@@ -38,6 +40,12 @@ class Rows:
 
     def scaled(self, scales: Tensor) -> Self:
         return replace(self, features=self.features * scales)
+
+    def undetermined(self) -> Self:
+        """Without rows that symmetry makes certain, such as the force on a lone atom: they say nothing of σ."""
+        prior = self.residual.clamp(min=0.0) + self.features.square().sum(-1)
+        kept = prior > DETERMINED * prior.mean()
+        return replace(self, features=self.features[kept], targets=self.targets[kept], residual=self.residual[kept])
 
 
 @dataclass(frozen=True, kw_only=True)

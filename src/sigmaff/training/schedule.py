@@ -16,7 +16,7 @@ class ExponentialSchedule(BaseModel):
     decay_steps: float = Field(default=4e6, gt=0, description="steps after which it has fallen by decay_rate")
     decay_rate: float = Field(default=0.01, gt=0, le=1, description="factor reached after decay_steps")
 
-    def factor(self, step: int, total_steps: int) -> float:  # noqa: ARG002
+    def factor(self, step: int, total_steps: int) -> float:
         """Factor on the learning rate of a step, counted from 0."""
         return _warmup(step, self.warmup_steps) * self.decay_rate ** (step / self.decay_steps)
 

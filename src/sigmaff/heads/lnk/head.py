@@ -11,7 +11,7 @@
 """
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from ase.data import chemical_symbols
@@ -49,13 +49,13 @@ class LNKConfig(BaseModel):
     )
     mean: Literal["constant", "backbone", "residual"] = Field(
         default="residual",
-        description="predicted energy: a constant plus the Gaussian process (constant; the paper's), the backbone's own "
-        "readout unchanged (backbone), or the readout plus the Gaussian process of what it misses (residual)",
+        description="predicted energy: a constant plus the Gaussian process (constant; the paper's), the backbone's "
+        "own readout unchanged (backbone), or the readout plus the Gaussian process of what it misses (residual)",
     )
     fit: Literal["closed_form", "variational"] = Field(
         default="closed_form",
-        description="closed_form: train the backbone, freeze it, solve for the posterior; variational: gradient descent "
-        "on the predictive log-likelihood (the paper's)",
+        description="closed_form: train the backbone, freeze it, solve for the posterior; variational: gradient "
+        "descent on the predictive log-likelihood (the paper's)",
     )
     freeze_backbone: bool = Field(
         default=True,
@@ -82,6 +82,13 @@ class LNKConfig(BaseModel):
     n_frequencies: int = Field(
         default=512, ge=1, le=65_536, description="random Fourier features of each of these functions"
     )
+
+
+class _Factors(NamedTuple):
+    """Factors of the weights' covariance."""
+
+    cholesky: Tensor  # C (p, p)
+    of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
 
 
 class LNK(Head):
@@ -114,6 +121,7 @@ class LNK(Head):
         self.element_index: Tensor
         self.register_buffer("element_index", _element_index(elements), persistent=False)
         self._draw_functions(n_features, len(elements), stationary or RBF)
+        self._prepared: tuple[tuple[int, ...], _Factors] | None = None
 
     def _draw_functions(self, n_features: int, n_elements: int, kernel: StationaryKernel) -> None:
         """The random numbers behind the sampled functions: the same for every model of the same sizes."""
@@ -143,18 +151,34 @@ class LNK(Head):
         """Place the inducing points on training embeddings."""
         self.kernel.initialize(node_features.detach().double(), self.element_index[atomic_numbers])
 
+    @torch.no_grad()
     def prepare(self) -> None:
         self.kernel.prepare()
+        state = (self.weight_cholesky.data_ptr(), self.weight_cholesky._version)
+        if self._prepared is None or self._prepared[0] != state:
+            cholesky = self.weight_cholesky.tril()
+            blocks = [
+                (columns, torch.linalg.qr(cholesky[columns].T, mode="r")[1].T)
+                for columns in self.kernel.columns_of_elements()
+            ]
+            self._prepared = (state, _Factors(cholesky, blocks))
+
+    def _factors(self) -> _Factors:
+        """The prepared ones, unless the posterior has changed since or is being trained."""
+        state = (self.weight_cholesky.data_ptr(), self.weight_cholesky._version)
+        if not self.training and self._prepared is not None and self._prepared[0] == state:
+            return self._prepared[1]
+        return _Factors(self.weight_cholesky.tril(), None)
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
+        """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
         elements = self.element_index[graph.atomic_numbers]
         features = node_features.double()
-        with_gradient = self.training or self.config.mean != "backbone"
-        basis = self.kernel.basis(features if with_gradient else features.detach(), elements)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
+            basis = self.kernel.basis(features, elements)
         node_mean = self._node_mean(node_features, basis)
-        if not self.training:
-            features, basis = features.detach(), basis.detach()
-        node_variance, variance = self._variances(features, elements, basis, graph)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
+            node_variance, variance = self._variances(features, elements, basis, graph)
         return EnergyDistribution(
             node_mean=node_mean,
             mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures),
@@ -184,7 +208,7 @@ class LNK(Head):
         """
         elements = self.element_index[graph.atomic_numbers]
         features = node_features.double()
-        weights = self.weight_cholesky.tril() @ self.posterior_draws
+        weights = self._factors().cholesky @ self.posterior_draws
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
             at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
@@ -202,7 +226,7 @@ class LNK(Head):
         elements = self.element_index[graph.atomic_numbers]
         features, tangents = node_features.double(), tangents.double()
         slopes = self.kernel.basis_slopes(features, tangents, elements)
-        cholesky = self.weight_cholesky.tril()
+        cholesky = self._factors().cholesky
         if self.covariance == "diagonal":
             by_atom = self.kernel.node_slope_residual(tangents, slopes) + (slopes @ cholesky).square().sum(-1)
             return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
@@ -221,13 +245,23 @@ class LNK(Head):
         self, features: Tensor, elements: Tensor, basis: Tensor, graph: AtomicGraph
     ) -> tuple[Tensor, Tensor]:
         """Variance of each atom's energy (n_atoms,) and of each structure's (n_structures,)."""
-        cholesky = self.weight_cholesky.tril()
-        by_atom = self.kernel.node_residual(basis) + (basis @ cholesky).square().sum(-1)
+        factors = self._factors()
+        by_atom = self.kernel.node_residual(basis) + self._node_quadratic(basis, elements, factors)
         if self.covariance == "diagonal":
             return by_atom, scatter_sum(by_atom, graph.structure_index, graph.n_structures)
         summed = scatter_sum(basis, graph.structure_index, graph.n_structures)
         residual = self.kernel.residual(features, elements, basis, graph)
-        return by_atom, residual + (summed @ cholesky).square().sum(-1)
+        return by_atom, residual + (summed @ factors.cholesky).square().sum(-1)
+
+    def _node_quadratic(self, basis: Tensor, elements: Tensor, factors: _Factors) -> Tensor:
+        """φ_i·C Cᵀ·φ_i of each atom. Prepared, it uses that φ_i vanishes but in the columns of the atom's element."""
+        if factors.of_elements is None:
+            return (basis @ factors.cholesky).square().sum(-1)
+        result = basis.new_zeros(len(basis))
+        for element, (columns, factor) in enumerate(factors.of_elements):
+            atoms = (elements == element).nonzero().squeeze(-1)
+            result[atoms] = (basis[atoms][:, columns] @ factor).square().sum(-1)
+        return result
 
     def _prior_functions(self, features: Tensor, elements: Tensor) -> Tensor:
         """Draws of the stationary prior, (n_atoms, n_samples); elements have independent draws."""

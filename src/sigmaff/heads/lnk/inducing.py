@@ -9,8 +9,8 @@ from sigmaff.errors import ConfigError
 def choose_inducing_points(features: Tensor, elements: Tensor, n_points: int) -> tuple[Tensor, Tensor]:
     """Farthest-point choice within each element.
 
-    features (n_atoms, d), elements (n_atoms,) -> points (n_points, d), their elements (n_points,). Points are shared out
-    by the square root of each element's number of atoms; none is chosen twice.
+    features (n_atoms, d), elements (n_atoms,) -> points (n_points, d), their elements (n_points,). Points are shared
+    out by the square root of each element's number of atoms; none is chosen twice.
     """
     kinds, counts = elements.unique(return_counts=True)
     distinct = [features[elements == kind].unique(dim=0) for kind in kinds]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 SMOOTHING = 1e-6
-"""Added to the squared distance under Matérn's root: still a positive definite kernel, now with derivatives of every order
-that automatic differentiation gets right at zero distance. κ(0) is 1.7e-7 short of one."""
+"""Added to the squared distance under Matérn's root: still a positive definite kernel, now with derivatives of every
+order that automatic differentiation gets right at zero distance. κ(0) is 1.7e-7 short of one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,12 @@
 
     k(h, e; h', e') = δ(e, e') [ s² κ(|h − h'|²/ℓ²) + s_lin² (a(h)·a(h') + 1) ]  =  φ(h, e)·φ(h', e') + residual
 
-The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual; the linear part, on the
-activated embedding a(h), is exact. In this module ``features`` are embeddings (n_atoms, d) in float64, ``elements`` index
-the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space.
+The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual; the linear part, on
+the activated embedding a(h), is exact. In this module ``features`` are embeddings (n_atoms, d) in float64, ``elements``
+index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,15 @@ LENGTHSCALE_FACTOR = 3.0
 """Initial ℓ in units of the mean distance between inducing points of one element."""
 MAX_PAIRS = 2**24
 """Pairs of atoms whose covariance is held in memory at once."""
+
+
+class _Constants(NamedTuple):
+    """What follows from the parameters of the stationary part alone."""
+
+    inducing: Tensor  # (Z − center)/ℓ (m, d)
+    squares: Tensor  # their squared norms (m,)
+    amplitude: Tensor  # s² δ(e, e_z) (n_elements, m)
+    whitening: Tensor  # L⁻¹ with L Lᵀ = K_ZZ (m, m)
 
 
 class LocalKernel(nn.Module):
@@ -50,7 +61,9 @@ class LocalKernel(nn.Module):
         self.register_buffer("inducing_elements", torch.zeros(self.n_inducing, dtype=torch.int64))
         self.register_buffer("activation_scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
-        self._prepared: tuple[tuple[int, ...], Tensor] | None = None
+        self.one_hot: Tensor
+        self.register_buffer("one_hot", torch.eye(n_elements, dtype=torch.float64), persistent=False)
+        self._prepared: tuple[tuple[int, ...], _Constants] | None = None
 
     @torch.no_grad()
     def initialize(self, features: Tensor, elements: Tensor) -> None:
@@ -71,8 +84,9 @@ class LocalKernel(nn.Module):
         """φ, (n_atoms, n_weights): a function with weights w ~ N(0, 1) on it has covariance φ·φ'."""
         parts = []
         if self.stationary is not None:
-            value = self.stationary.value(self._distances(features))
-            parts.append(self._masked(value, elements) @ self.whitening().T)
+            constants = self._constants()
+            value = self.stationary.value(self._distances(features, constants))
+            parts.append((value * constants.amplitude[elements]) @ constants.whitening.T)
         if self.log_linear_scale is not None:
             parts.append(torch.exp(self.log_linear_scale) * self._spread(self._linear_features(features), elements))
         return torch.cat(parts, dim=-1)
@@ -82,9 +96,10 @@ class LocalKernel(nn.Module):
         parts = []
         if self.stationary is not None:
             along = (tangents * features).sum(-1, keepdim=True) - tangents @ self.inducing_points.T  # t·(h − z)
-            slope = self.stationary.first_derivative(self._distances(features)) * along
-            scaled = 2.0 * torch.exp(-2.0 * self.log_lengthscale) * self._masked(slope, elements)
-            parts.append(scaled @ self.whitening().T)
+            constants = self._constants()
+            slope = self.stationary.first_derivative(self._distances(features, constants)) * along
+            scaled = 2.0 * torch.exp(-2.0 * self.log_lengthscale) * slope * constants.amplitude[elements]
+            parts.append(scaled @ constants.whitening.T)
         if self.log_linear_scale is not None:
             slopes = self._spread(self._linear_slopes(features, tangents), elements)
             parts.append(torch.exp(self.log_linear_scale) * slopes)
@@ -118,13 +133,12 @@ class LocalKernel(nn.Module):
         """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j − |Σ_i ∂φ_i|² over the atoms of each structure, (c, n_structures)."""
         if self.stationary is None:
             return features.new_zeros(tangents.shape[0], graph.n_structures)
-        kind, h = _by_structure(features - self.center, elements, graph)
-        t = graph.pad(tangents)
+        h, t, kind = graph.pad(features - self.center), graph.pad(tangents), graph.pad(self.one_hot[elements])
         inverse = torch.exp(-2.0 * self.log_lengthscale)
         u = squared_distances(h, h) * inverse
-        same = (kind.unsqueeze(-1) == kind.unsqueeze(-2)) & (kind >= 0).unsqueeze(-1)
-        first = torch.where(same, -2.0 * inverse * self.stationary.first_derivative(u), 0.0)
-        second = torch.where(same, -4.0 * inverse.square() * self.stationary.second_derivative(u), 0.0)
+        same = kind @ kind.transpose(-1, -2)  # δ(e_i, e_j), 0 where there is no atom
+        first = -2.0 * inverse * same * self.stationary.first_derivative(u)
+        second = -4.0 * inverse.square() * same * self.stationary.second_derivative(u)
         crossed = t @ h.transpose(-1, -2)  # t_i · h_j
         own = crossed.diagonal(dim1=-2, dim2=-1)
         along_first = own.unsqueeze(-1) - crossed  # t_i · (h_i − h_j)
@@ -133,59 +147,71 @@ class LocalKernel(nn.Module):
         prior = torch.exp(2.0 * self.log_scale) * pairs.sum((-1, -2))
         return prior - summed_slopes[..., : self.n_inducing].square().sum(-1)
 
+    def columns_of_elements(self) -> list[Tensor]:
+        """For each element the columns of φ in which its atoms may differ from zero."""
+        n_linear = (self.n_weights - self.n_inducing) // self.n_elements
+        linear = torch.arange(self.n_elements, device=self.center.device).repeat_interleave(n_linear)
+        owner = torch.cat([self.inducing_elements, linear])
+        return [(owner == element).nonzero().squeeze(-1) for element in range(self.n_elements)]
+
     def fourier_features(self, features: Tensor, frequencies: Tensor, phases: Tensor) -> Tensor:
         """s cos(ω·h/ℓ + b): with weights N(0, 2/D) a draw from the stationary prior, (n_atoms, D)."""
         scaled = (features - self.center) @ frequencies.T * torch.exp(-self.log_lengthscale)
         return torch.exp(self.log_scale) * torch.cos(scaled + phases)
 
     def whitening(self) -> Tensor:
-        """L⁻¹ with L Lᵀ = K_ZZ, (m, m): the prepared one, unless a parameter has changed since or is being trained."""
-        if not self.training and self._prepared is not None and self._prepared[0] == self._parameter_state():
-            return self._prepared[1]
-        return self._compute_whitening()
+        """L⁻¹ with L Lᵀ = K_ZZ, (m, m)."""
+        return self._constants().whitening
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Compute the whitening once for many predictions. To be called outside of torch.func's transforms."""
+        """Compute once for many predictions what needs no structure. Not for use inside torch.func's transforms."""
         state = self._parameter_state()
         if self.stationary is not None and (self._prepared is None or self._prepared[0] != state):
-            self._prepared = (state, self._compute_whitening())
+            self._prepared = (state, self._compute_constants(self.stationary))
+
+    def _constants(self) -> _Constants:
+        """The prepared ones, unless a parameter has changed since or is being trained."""
+        if not self.training and self._prepared is not None and self._prepared[0] == self._parameter_state():
+            return self._prepared[1]
+        assert self.stationary is not None
+        return self._compute_constants(self.stationary)
 
     def _parameter_state(self) -> tuple[int, ...]:
         """Changes with every change of a parameter, in place or not."""
         parameters = (self.inducing_points, self.inducing_elements, self.log_scale, self.log_lengthscale)
         return tuple(number for p in parameters for number in (p.data_ptr(), p._version))
 
-    def _compute_whitening(self) -> Tensor:
-        value = self._masked(self.stationary.value(self._distances(self.inducing_points)), self.inducing_elements)  # type: ignore[union-attr]
-        jitter = (
-            JITTER
-            * torch.exp(2.0 * self.log_scale)
-            * torch.eye(self.n_inducing, dtype=value.dtype, device=value.device)
+    def _compute_constants(self, stationary: StationaryKernel) -> _Constants:
+        inducing = (self.inducing_points - self.center) * torch.exp(-self.log_lengthscale)
+        same = torch.arange(self.n_elements, device=inducing.device)[:, None] == self.inducing_elements
+        amplitude = torch.exp(2.0 * self.log_scale) * same.to(inducing.dtype)
+        covariance = stationary.value(squared_distances(inducing, inducing)) * amplitude[self.inducing_elements]
+        identity = torch.eye(self.n_inducing, dtype=inducing.dtype, device=inducing.device)
+        cholesky = torch.linalg.cholesky(covariance + JITTER * torch.exp(2.0 * self.log_scale) * identity)
+        return _Constants(
+            inducing=inducing,
+            squares=inducing.square().sum(-1),
+            amplitude=amplitude,
+            whitening=torch.linalg.solve_triangular(cholesky, identity, upper=False),
         )
-        cholesky = torch.linalg.cholesky(value + jitter)
-        identity = torch.eye(self.n_inducing, dtype=value.dtype, device=value.device)
-        return torch.linalg.solve_triangular(cholesky, identity, upper=False)
 
-    def _distances(self, features: Tensor) -> Tensor:
-        """|h − z|²/ℓ², (n_atoms, m)."""
-        inverse = torch.exp(-self.log_lengthscale)
-        return squared_distances((features - self.center) * inverse, (self.inducing_points - self.center) * inverse)
-
-    def _masked(self, values: Tensor, elements: Tensor) -> Tensor:
-        """s² δ(e, e_z) times values (..., n_atoms, m)."""
-        same = elements.unsqueeze(-1) == self.inducing_elements
-        return torch.where(same, torch.exp(2.0 * self.log_scale) * values, 0.0)
+    def _distances(self, features: Tensor, constants: _Constants) -> Tensor:
+        """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it."""
+        scaled = (features - self.center) * torch.exp(-self.log_lengthscale)
+        products = scaled @ constants.inducing.T
+        return (scaled.square().sum(-1, keepdim=True) + constants.squares - 2.0 * products).clamp(min=0.0)
 
     def _pair_sum(self, features: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
         """Σ_ij k(h_i, h_j) of the stationary part, in blocks of rows."""
-        kind, h = _by_structure((features - self.center) * torch.exp(-self.log_lengthscale), elements, graph)
-        block = max(1, MAX_PAIRS // (kind.shape[0] * kind.shape[1]))
+        assert self.stationary is not None
+        h = graph.pad((features - self.center) * torch.exp(-self.log_lengthscale))
+        kind = graph.pad(self.one_hot[elements])  # zero where there is no atom
+        block = max(1, MAX_PAIRS // (h.shape[0] * h.shape[1]))
         total = features.new_zeros(graph.n_structures)
-        for rows, row_kind in zip(h.split(block, dim=1), kind.split(block, dim=1), strict=True):
-            same = (row_kind.unsqueeze(-1) == kind.unsqueeze(-2)) & (row_kind >= 0).unsqueeze(-1)
-            value = self.stationary.value(squared_distances(rows, h))  # type: ignore[union-attr]
-            total = total + torch.where(same, value, 0.0).sum((-1, -2))
+        for rows, kind_of_rows in zip(h.split(block, dim=1), kind.split(block, dim=1), strict=True):
+            same = kind_of_rows @ kind.transpose(-1, -2)  # δ(e_i, e_j)
+            total = total + (same * self.stationary.value(squared_distances(rows, h))).sum((-1, -2))
         return torch.exp(2.0 * self.log_scale) * total
 
     def _linear_features(self, features: Tensor) -> Tensor:
@@ -201,11 +227,4 @@ class LocalKernel(nn.Module):
 
     def _spread(self, values: Tensor, elements: Tensor) -> Tensor:
         """Place an atom's values in the columns of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements · d)."""
-        one_hot = nn.functional.one_hot(elements, self.n_elements).to(values.dtype)
-        return (one_hot.unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)
-
-
-def _by_structure(features: Tensor, elements: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
-    """Elements (n_structures, n_largest), −1 where there is no atom, and features (n_structures, n_largest, d)."""
-    kind = graph.pad(elements.unsqueeze(-1), fill=-1).squeeze(-1)
-    return kind, graph.pad(features)
+        return (self.one_hot[elements].unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)

@@ -1,0 +1,90 @@
+"""Accuracy and σ of the MD17 ethanol runs: backbone alone, and with the closed-form LNK, against malonaldehyde.
+
+sigmaff train examples/md17_ethanol.yaml
+python benchmarks/md17_ethanol.py runs/md17_ethanol
+"""
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from timing import describe_machine
+
+from sigmaff.allocator import keep_large_blocks
+from sigmaff.cli.progress import Terminal
+from sigmaff.data import DataSource, GraphDataset, read_structures
+from sigmaff.evaluation import Summary, summarize
+from sigmaff.experiments.run import evaluate_potential
+from sigmaff.potential import load
+from sigmaff.units import KCAL_PER_MOL
+
+N_OOD = 1000
+
+
+def evaluate(directory: Path, console: Console) -> tuple[Summary, Summary, dict]:
+    """Figures of the backbone and of the LNK on the test structures, and the run's record."""
+    data = Path(os.environ["SIGMAFF_DATA"]) / "rmd17"
+    model, backbone = load(directory / "model.sigmaff"), load(directory / "backbone.sigmaff")
+    ethanol = read_structures(DataSource(path=data / "rmd17_ethanol.npz", format="rmd17_original"))
+    test = GraphDataset(ethanol.subset(model.record["split"]["test"]), model.cutoff)
+    other = read_structures(DataSource(path=data / "rmd17_malonaldehyde.npz", format="rmd17_original"))
+    chosen = np.random.default_rng(0).choice(len(other), N_OOD, replace=False)
+    malonaldehyde = GraphDataset(other.subset(np.sort(chosen)), model.cutoff)
+    with Terminal(console) as terminal:
+        terminal.stage("backbone")
+        plain = summarize(evaluate_potential(backbone, test, name="ethanol", listener=terminal))
+        terminal.stage("LNK")
+        ours = evaluate_potential(model, test, name="ethanol", listener=terminal)
+        terminal.stage("LNK on malonaldehyde")
+        ood = evaluate_potential(model, malonaldehyde, name="malonaldehyde", listener=terminal)
+    return plain, summarize(ours, ood), model.record
+
+
+def table(plain: Summary, lnk: Summary, record: dict) -> str:
+    def kcal(summary: Summary, key: str) -> str:
+        return f"{summary[key] / KCAL_PER_MOL:.4f}"
+
+    rows = [
+        ("test structures", f"{plain['n_structures']}", f"{lnk['n_structures']}"),
+        ("energy MAE (kcal/mol)", kcal(plain, "energy_mae"), kcal(lnk, "energy_mae")),
+        ("force MAE (kcal/mol/Å)", kcal(plain, "forces_mae"), kcal(lnk, "forces_mae")),
+    ]
+    for label, key in (
+        ("calibration score, energy", "energy_calibration"),
+        ("calibration score, forces", "forces_calibration"),
+        ("the same before calibration, energy", "energy_calibration_raw"),
+        ("the same before calibration, forces", "forces_calibration_raw"),
+        ("Spearman σ and |error|, energy", "energy_spearman"),
+        ("Spearman σ and |error|, forces", "forces_spearman"),
+        ("AUROC against malonaldehyde, energy σ per atom", "energy_auroc"),
+        ("AUROC against malonaldehyde, force σ", "forces_auroc"),
+    ):
+        rows.append((label, "–", f"{lnk[key]:.4f}"))
+    rows.append(("training (min)", f"{record['training']['seconds'] / 60:.1f}", ""))
+    rows.append(("fitting the LNK (s)", "", f"{record['closed_form']['seconds']:.0f}"))
+    lines = ["| | backbone | closed-form LNK |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {label} | {a} | {b} |" for label, a, b in rows)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("directory", type=Path, help="output directory of the training")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write all figures here")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_large_blocks()
+    plain, lnk, record = evaluate(arguments.directory, Console(stderr=True))
+    print(f"{record['training']['n_epochs']} validations, {describe_machine()}; trained {record['date']}\n")
+    print(table(plain, lnk, record))
+    if arguments.json is not None:
+        content = {"backbone": plain, "lnk": lnk, "training": record["training"], "closed_form": record["closed_form"]}
+        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
