@@ -16,6 +16,7 @@ from torch import Tensor
 from sigmaff.backbones import BackboneConfig, SchNetConfig
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
+from sigmaff.heads import HEADS as HEAD_CLASSES
 from sigmaff.heads import LNK, DeterministicConfig, HeadConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig
 
@@ -59,6 +60,7 @@ class Case:
 
 
 CASES = [Case(backbone=backbone, head=head) for backbone in BACKBONES for head in HEADS]
+CASES_WITH_STD = [case for case in CASES if HEAD_CLASSES[case.head.name].kind is not None]
 
 
 @cache
@@ -113,11 +115,11 @@ def graph_of(*structures: Atoms, dtype: torch.dtype = torch.float64, cutoff: flo
 def predicted(potential: Potential, graph: AtomicGraph) -> dict[str, Tensor]:
     """All that a potential says of a graph, by name; force σ computed in every way that the head offers."""
     values = potential.predict(graph, forces_std="none")
-    names = ("energy", "forces", "node_energy", "energy_std", "node_energy_std", "stress")
+    names = ("energy", "forces", "node_energy", "energy_std", "stress")
     found = {name: getattr(values, name) for name in names if getattr(values, name) is not None}
-    if values.energy_std is not None:
-        for how in ways(potential):
-            found[f"forces_std_{how}"] = potential.predict(graph, forces_std=how).forces_std
+    for how in () if values.energy_std is None else ways(potential):
+        complete = potential.predict(graph, forces_std=how)
+        found |= {"node_energy_std": complete.node_energy_std, f"forces_std_{how}": complete.forces_std}
     return found
 
 

@@ -73,7 +73,7 @@ def validated(model: type[Config], content: dict[str, Any], source: str) -> Conf
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        lines = [_explain(model, details) for details in error.errors()]
+        lines = dict.fromkeys(_explain(model, details) for details in error.errors())
         raise ConfigError("\n".join(f"{source}: {line}" for line in lines)) from None
 
 
@@ -108,7 +108,7 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
 
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
     """One line for one error."""
-    location = [str(part) for part in details["loc"]]
+    location = [str(part) for part in details["loc"] if "[" not in str(part)]  # members of a union of plain types
     key, got = ".".join(_visible(root, location)), details["input"]
     if details["type"] == "extra_forbidden":
         known = list(_known_keys(root, location[:-1]))
@@ -124,7 +124,8 @@ def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
         return _unexpected(f"{key}.name", details["ctx"]["tag"], names)
     if details["type"] == "literal_error":
         return _unexpected(key, got, re.findall(r"'([^']*)'", details["ctx"]["expected"]))
-    return f"{key}: got {_shown(got)}; {details['msg'].removeprefix('Value error, ')}"
+    reason = details["msg"].removeprefix("Value error, ")
+    return f"{key}: got {_shown(got)}; {reason}" if key else reason
 
 
 def _unexpected(key: str, got: Any, expected: Sequence[str]) -> str:

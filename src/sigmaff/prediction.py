@@ -12,8 +12,9 @@ from torch import Tensor
 from sigmaff.graph import AtomicGraph
 
 ForcesStd = Literal["auto", "exact", "sampled", "none"]
-"""How force σ is computed: every coordinate exactly, from posterior function samples, whichever of the two is
-cheaper for the largest structure of the batch, or not at all."""
+"""How force σ is computed: every coordinate exactly, from posterior function samples, or whichever of the two is
+cheaper for the largest structure of the batch. "none": no σ of single atoms at all, neither of forces nor of energies,
+only that of the whole structure's energy, which costs least."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ class SchNetConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["schnet"] = "schnet"
-    cutoff: float = Field(default=10.0, gt=0, description="radius in Å within which atoms see each other")
+    cutoff: float = Field(default=10.0, gt=0, le=100, description="radius in Å within which atoms see each other")
     n_hidden: int = Field(default=128, ge=2, le=8192, description="features of an atom inside the network")
     n_filters: int = Field(default=128, ge=1, le=8192, description="channels of the continuous filters")
     n_interactions: int = Field(default=6, ge=1, le=64, description="message-passing steps")

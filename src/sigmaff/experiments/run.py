@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sigmaff.data import (
     DatasetStatistics,
@@ -37,6 +37,7 @@ from sigmaff.evaluation import (
     evaluate_model,
     summarize,
 )
+from sigmaff.evaluation.calibration import MIN_SAMPLES
 from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig, Uncalibrated, read_header, save
@@ -69,11 +70,24 @@ class RunConfig(BaseModel):
     head_training: TrainingConfig | None = Field(
         default=None, description="how to train a variational head on the frozen backbone; null is as the backbone"
     )
-    calibration: CalibrationMethod | Literal["none"] = Field(
+    calibration: Literal[CalibrationMethod, "none"] = Field(
         default="quantile", description="how σ is calibrated on the validation structures"
     )
     output: Path = Field(default=Path("run"), description="directory of checkpoints, logs, model and metrics")
     seed: int = Field(default=0, ge=0, description="of initial weights and of the order of batches")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Contradictions are said before hours of training, not after."""
+        head = self.model.head
+        if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.mean == "constant":
+            raise ValueError(
+                "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
+            )
+        two_trainings = isinstance(head, LNKConfig) and head.fit == "variational" and head.freeze_backbone
+        if self.head_training is not None and not two_trainings:
+            raise ValueError("head_training is for a variational lnk head on a frozen backbone; leave it out")
+        return self
 
 
 class Listener(Progress, Protocol):
@@ -165,6 +179,15 @@ def _load(config: RunConfig) -> _Data:
     split = split_structures(config.data.split, structures)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
+    if (
+        config.calibration != "none"
+        and isinstance(config.model.head, LNKConfig)
+        and len(split.validation) < MIN_SAMPLES
+    ):
+        raise ConfigError(
+            f"data.split.n_validation is {len(split.validation)}, but calibrating σ takes {MIN_SAMPLES} structures "
+            "or more; give it as many, or set calibration to none"
+        )
     cutoff = config.model.backbone.cutoff
     train = GraphDataset(structures.subset(split.train), cutoff)
     validation = GraphDataset(structures.subset(split.validation), cutoff)

@@ -1,6 +1,7 @@
 """What every head is: the map from atom embeddings to a distribution over the energy."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,14 +11,13 @@ from sigmaff.graph import AtomicGraph
 
 
 class EnergyDistribution(NamedTuple):
-    """Mean and variance of the energies of structures and of their atoms, in the model's normalised unit.
+    """Mean and variance of the energies of structures, in the model's normalised unit.
 
     Variances never leave the library; ``None`` means that the head does not estimate them.
     """
 
     node_mean: Tensor  # (n_atoms,)
     mean: Tensor  # (n_structures,)
-    node_variance: Tensor | None = None  # (n_atoms,)
     variance: Tensor | None = None  # (n_structures,)
 
     def detached(self) -> "EnergyDistribution":
@@ -43,8 +43,9 @@ class Head(nn.Module, ABC):
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:
         """Set what depends on embeddings of training structures, before training. Most heads have nothing to set."""
 
-    def prepare(self) -> None:
-        """Compute once what many predictions share. Most heads have nothing to compute."""
+    def prepared(self) -> AbstractContextManager[None]:
+        """Within, what follows from the parameters alone may be computed once for all predictions."""
+        return nullcontext()
 
     def set_precision(self, dtype: torch.dtype) -> None:
         """Cast what runs in the network's precision."""
@@ -53,6 +54,10 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """What training minimises of the energies of a batch; ``n_train`` structures make the training set."""
+
+    def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
+        """Variance of the share of each atom in the energy, (n_atoms,)."""
+        return None
 
     def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         """Samples of f − mean(f), summed over atoms: (n_samples, n_structures), differentiable."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -32,7 +32,7 @@ class Header(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal["sigmaff"] = "sigmaff"
-    format_version: int = FORMAT_VERSION
+    format_version: int = Field(default=FORMAT_VERSION, ge=1, le=FORMAT_VERSION)
     library_version: str
     config: PotentialConfig
     statistics: DatasetStatistics
@@ -134,8 +134,9 @@ def _parse(path: Path, metadata: str) -> Header:
         )
     try:
         return Header.model_validate(content)
-    except (ValidationError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
 
 

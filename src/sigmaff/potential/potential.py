@@ -92,9 +92,10 @@ class Potential(nn.Module):
         """Energies, forces and the head's own σ in eV and Å, before calibration."""
         graph = graph.to(device=self.device, dtype=self.dtype)
         references = self._node_references(graph)
-        self.head.prepare()
-        distribution, features, forces, virial = self.derivatives(graph)
-        variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
+        with self.head.prepared():
+            distribution, features, forces, virial = self.derivatives(graph)
+            variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
+            node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
         scale = self.statistics.scale
         node_energy = references + scale * distribution.node_mean.double()
         return Prediction(
@@ -103,7 +104,7 @@ class Potential(nn.Module):
             node_energy=node_energy,
             energy_std=_std(distribution.variance, scale),
             forces_std=_std(variance, scale),
-            node_energy_std=_std(distribution.node_variance, scale),
+            node_energy_std=_std(node_variance, scale),
             stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell),
             provenance=Provenance(
                 method=self.head.method, kind=self.head.kind, covariance=self.head.covariance, forces_std=how

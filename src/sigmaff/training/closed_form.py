@@ -152,7 +152,6 @@ def _candidate_kernels(fitted: Potential, head: LNK, train_set: GraphDataset) ->
     for factor in LENGTHSCALES:
         kernel = deepcopy(head.kernel)
         kernel.log_lengthscale.add_(float(np.log(factor / LENGTHSCALE_FACTOR)))
-        kernel.prepare()
         kernels.append((kernel, factor))
     return kernels
 
@@ -237,12 +236,9 @@ def _batch_rows(
     elements = _elements(potential, graph)
     rows: list[tuple[Rows, Rows | None]] = []
     for kernel, _ in kernels:
-        basis = kernel.basis(features, elements)
-        energy_rows = Rows(
-            features=scatter_sum(basis, graph.structure_index, graph.n_structures),
-            targets=energy_miss,
-            residual=kernel.residual(features, elements, basis, graph),
-        )
+        summed = scatter_sum(kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+        residual = kernel.residual(features, elements, summed, graph)
+        energy_rows = Rows(features=summed, targets=energy_miss, residual=residual)
         if tangents is None or forces_miss is None:
             rows.append((energy_rows, None))
         else:

@@ -11,6 +11,8 @@
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -78,15 +80,16 @@ class LNKConfig(BaseModel):
         le=20_000,
         description="inducing points, shared out over the elements; a linear kernel has none",
     )
-    n_samples: int = Field(default=64, ge=1, le=4096, description="posterior functions drawn for sampled force σ")
+    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
-        default=512, ge=1, le=65_536, description="random Fourier features of each of these functions"
+        default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
 
 
 class _Factors(NamedTuple):
-    """Factors of the weights' covariance."""
+    """What follows from the parameters alone."""
 
+    mean: Tensor  # μ, as it acts on the kernel's rows (p,)
     cholesky: Tensor  # C (p, p)
     of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
 
@@ -122,6 +125,7 @@ class LNK(Head):
         self.register_buffer("element_index", _element_index(elements), persistent=False)
         self._draw_functions(n_features, len(elements), stationary or RBF)
         self._prepared: tuple[tuple[int, ...], _Factors] | None = None
+        self._in_use: _Factors | None = None
 
     def _draw_functions(self, n_features: int, n_elements: int, kernel: StationaryKernel) -> None:
         """The random numbers behind the sampled functions: the same for every model of the same sizes."""
@@ -151,40 +155,51 @@ class LNK(Head):
         """Place the inducing points on training embeddings."""
         self.kernel.initialize(node_features.detach().double(), self.element_index[atomic_numbers])
 
-    @torch.no_grad()
-    def prepare(self) -> None:
-        self.kernel.prepare()
-        state = (self.weight_cholesky.data_ptr(), self.weight_cholesky._version)
-        if self._prepared is None or self._prepared[0] != state:
-            cholesky = self.weight_cholesky.tril()
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        with self.kernel.prepared():
+            own = (self.weight_mean, self.weight_cholesky)
+            state = self.kernel.parameter_state() + tuple(n for p in own for n in (p.data_ptr(), p._version))
+            if self._prepared is None or self._prepared[0] != state:
+                with torch.no_grad():
+                    self._prepared = (state, self._compute_factors(by_element=True))
+            self._in_use = self._prepared[1]
+            try:
+                yield
+            finally:
+                self._in_use = None
+
+    def _factors(self) -> _Factors:
+        return self._compute_factors(by_element=False) if self._in_use is None else self._in_use
+
+    def _compute_factors(self, *, by_element: bool) -> _Factors:
+        cholesky = self.weight_cholesky.tril()
+        blocks = None
+        if by_element:
             blocks = [
                 (columns, torch.linalg.qr(cholesky[columns].T, mode="r")[1].T)
                 for columns in self.kernel.columns_of_elements()
             ]
-            self._prepared = (state, _Factors(cholesky, blocks))
-
-    def _factors(self) -> _Factors:
-        """The prepared ones, unless the posterior has changed since or is being trained."""
-        state = (self.weight_cholesky.data_ptr(), self.weight_cholesky._version)
-        if not self.training and self._prepared is not None and self._prepared[0] == state:
-            return self._prepared[1]
-        return _Factors(self.weight_cholesky.tril(), None)
+        return _Factors(self.kernel.unwhiten(self.weight_mean), cholesky, blocks)
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
         elements = self.element_index[graph.atomic_numbers]
         features = node_features.double()
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
-            basis = self.kernel.basis(features, elements)
-        node_mean = self._node_mean(node_features, basis)
+            rows = self.kernel.rows(features, elements)
+        node_mean = self._node_mean(node_features, rows)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
-            node_variance, variance = self._variances(features, elements, basis, graph)
+            variance = self._variance(features, elements, rows, graph)
         return EnergyDistribution(
             node_mean=node_mean,
             mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures),
-            node_variance=node_variance,
             variance=variance,
         )
+
+    def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        elements = self.element_index[graph.atomic_numbers]
+        return self._node_variance(self.kernel.rows(node_features.double(), elements), elements)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
@@ -214,7 +229,7 @@ class LNK(Head):
             at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
             weights = torch.cat(
                 [
-                    weights[: self.kernel.n_inducing] - self.kernel.whitening() @ at_inducing,
+                    weights[: self.kernel.n_inducing] - self.kernel.constants().whitening @ at_inducing,
                     weights[self.kernel.n_inducing :],
                 ]
             )
@@ -235,23 +250,21 @@ class LNK(Head):
         residual = self.kernel.slope_residual(features, tangents, elements, summed, graph)
         return residual + (summed @ cholesky).square().sum(-1)
 
-    def _node_mean(self, node_features: Tensor, basis: Tensor) -> Tensor:
-        if self.readout is None:
-            return self.constant + basis @ self.weight_mean
-        readout = self.readout(self.activation(node_features)).squeeze(-1)
-        return readout if self.config.mean == "backbone" else readout + basis @ self.weight_mean
+    def _node_mean(self, node_features: Tensor, rows: Tensor) -> Tensor:
+        readout = self.constant if self.readout is None else self.readout(self.activation(node_features)).squeeze(-1)
+        return readout if self.config.mean == "backbone" else readout + rows @ self._factors().mean
 
-    def _variances(
-        self, features: Tensor, elements: Tensor, basis: Tensor, graph: AtomicGraph
-    ) -> tuple[Tensor, Tensor]:
-        """Variance of each atom's energy (n_atoms,) and of each structure's (n_structures,)."""
-        factors = self._factors()
-        by_atom = self.kernel.node_residual(basis) + self._node_quadratic(basis, elements, factors)
+    def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:
+        """Variance of the energy of each structure."""
         if self.covariance == "diagonal":
-            return by_atom, scatter_sum(by_atom, graph.structure_index, graph.n_structures)
-        summed = scatter_sum(basis, graph.structure_index, graph.n_structures)
-        residual = self.kernel.residual(features, elements, basis, graph)
-        return by_atom, residual + (summed @ factors.cholesky).square().sum(-1)
+            return scatter_sum(self._node_variance(rows, elements), graph.structure_index, graph.n_structures)
+        summed = self.kernel.whiten(scatter_sum(rows, graph.structure_index, graph.n_structures))
+        explained = (summed @ self._factors().cholesky).square().sum(-1)
+        return explained + self.kernel.residual(features, elements, summed, graph)
+
+    def _node_variance(self, rows: Tensor, elements: Tensor) -> Tensor:
+        basis = self.kernel.whiten(rows)
+        return self.kernel.node_residual(basis) + self._node_quadratic(basis, elements, self._factors())
 
     def _node_quadratic(self, basis: Tensor, elements: Tensor, factors: _Factors) -> Tensor:
         """φ_i·C Cᵀ·φ_i of each atom. Prepared, it uses that φ_i vanishes but in the columns of the atom's element."""

@@ -7,6 +7,8 @@ the activated embedding a(h), is exact. In this module ``features`` are embeddin
 index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -15,7 +17,6 @@ from torch import Tensor, nn
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads.lnk.inducing import choose_inducing_points
 from sigmaff.heads.lnk.kernels import StationaryKernel, squared_distances
-from sigmaff.ops import scatter_sum
 
 JITTER = 1e-8
 """Added to the diagonal of K_ZZ, relative to the kernel's scale."""
@@ -25,13 +26,16 @@ MAX_PAIRS = 2**24
 """Pairs of atoms whose covariance is held in memory at once."""
 
 
-class _Constants(NamedTuple):
-    """What follows from the parameters of the stationary part alone."""
+class Constants(NamedTuple):
+    """What follows from the parameters alone."""
 
+    inverse_length: Tensor  # 1/ℓ
+    variance: Tensor  # s²
     inducing: Tensor  # (Z − center)/ℓ (m, d)
     squares: Tensor  # their squared norms (m,)
     amplitude: Tensor  # s² δ(e, e_z) (n_elements, m)
     whitening: Tensor  # L⁻¹ with L Lᵀ = K_ZZ (m, m)
+    linear_scale: Tensor  # s_lin
 
 
 class LocalKernel(nn.Module):
@@ -47,6 +51,7 @@ class LocalKernel(nn.Module):
     ) -> None:
         super().__init__()
         self.stationary = stationary
+        self.linear = linear
         self.n_elements = n_elements
         self.n_inducing = 0 if stationary is None else n_inducing
         self.n_weights = self.n_inducing + (n_elements * (n_features + 1) if linear else 0)
@@ -63,7 +68,8 @@ class LocalKernel(nn.Module):
         self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
         self.one_hot: Tensor
         self.register_buffer("one_hot", torch.eye(n_elements, dtype=torch.float64), persistent=False)
-        self._prepared: tuple[tuple[int, ...], _Constants] | None = None
+        self._prepared: tuple[tuple[int, ...], Constants] | None = None
+        self._in_use: Constants | None = None
 
     @torch.no_grad()
     def initialize(self, features: Tensor, elements: Tensor) -> None:
@@ -82,42 +88,58 @@ class LocalKernel(nn.Module):
 
     def basis(self, features: Tensor, elements: Tensor) -> Tensor:
         """φ, (n_atoms, n_weights): a function with weights w ~ N(0, 1) on it has covariance φ·φ'."""
-        parts = []
+        return self.whiten(self.rows(features, elements))
+
+    def rows(self, features: Tensor, elements: Tensor) -> Tensor:
+        """k(h, Z) and the linear features: φ before whitening, which is linear and so can follow a sum over atoms."""
+        parts, constants = [], self.constants()
         if self.stationary is not None:
-            constants = self._constants()
             value = self.stationary.value(self._distances(features, constants))
-            parts.append((value * constants.amplitude[elements]) @ constants.whitening.T)
-        if self.log_linear_scale is not None:
-            parts.append(torch.exp(self.log_linear_scale) * self._spread(self._linear_features(features), elements))
-        return torch.cat(parts, dim=-1)
+            parts.append(value * constants.amplitude[elements])
+        if self.linear:
+            parts.append(self._spread(constants.linear_scale * self._linear_features(features), elements))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def whiten(self, rows: Tensor) -> Tensor:
+        """L⁻¹ on the stationary part of rows (..., n_weights)."""
+        if self.stationary is None:
+            return rows
+        whitened = rows[..., : self.n_inducing] @ self.constants().whitening.T
+        if self.n_weights == self.n_inducing:
+            return whitened
+        return torch.cat([whitened, rows[..., self.n_inducing :]], dim=-1)
+
+    def unwhiten(self, weights: Tensor) -> Tensor:
+        """The weights (n_weights,) that act on rows as these act on φ."""
+        if self.stationary is None:
+            return weights
+        return torch.cat([self.constants().whitening.T @ weights[: self.n_inducing], weights[self.n_inducing :]])
 
     def basis_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
         """Derivatives of φ along the tangents, (c, n_atoms, n_weights)."""
-        parts = []
+        parts, constants = [], self.constants()
         if self.stationary is not None:
             along = (tangents * features).sum(-1, keepdim=True) - tangents @ self.inducing_points.T  # t·(h − z)
-            constants = self._constants()
             slope = self.stationary.first_derivative(self._distances(features, constants)) * along
-            scaled = 2.0 * torch.exp(-2.0 * self.log_lengthscale) * slope * constants.amplitude[elements]
+            scaled = 2.0 * constants.inverse_length.square() * slope * constants.amplitude[elements]
             parts.append(scaled @ constants.whitening.T)
-        if self.log_linear_scale is not None:
+        if self.linear:
             slopes = self._spread(self._linear_slopes(features, tangents), elements)
-            parts.append(torch.exp(self.log_linear_scale) * slopes)
+            parts.append(constants.linear_scale * slopes)
         return torch.cat(parts, dim=-1)
 
     def node_residual(self, basis: Tensor) -> Tensor:
         """k(h_i, h_i) − φ_i·φ_i of the stationary part, (n_atoms,)."""
         if self.stationary is None:
             return basis.new_zeros(len(basis))
-        prior = torch.exp(2.0 * self.log_scale) * self.stationary.value(basis.new_zeros(()))
+        prior = self.constants().variance * self.stationary.value(basis.new_zeros(()))
         return prior - basis[:, : self.n_inducing].square().sum(-1)
 
-    def residual(self, features: Tensor, elements: Tensor, basis: Tensor, graph: AtomicGraph) -> Tensor:
-        """Σ_ij (k(h_i, h_j) − φ_i·φ_j) over the atoms of each structure, (n_structures,)."""
+    def residual(self, features: Tensor, elements: Tensor, summed_basis: Tensor, graph: AtomicGraph) -> Tensor:
+        """Σ_ij k(h_i, h_j) − |Σ_i φ_i|² of the stationary part over the atoms of each structure, (n_structures,)."""
         if self.stationary is None:
             return features.new_zeros(graph.n_structures)
-        summed = scatter_sum(basis[:, : self.n_inducing], graph.structure_index, graph.n_structures)
-        return self._pair_sum(features, elements, graph) - summed.square().sum(-1)
+        return self._pair_sum(features, elements, graph) - summed_basis[:, : self.n_inducing].square().sum(-1)
 
     def node_slope_residual(self, tangents: Tensor, slopes: Tensor) -> Tensor:
         """Residual variance of the slope of each atom's own function, (c, n_atoms)."""
@@ -134,7 +156,7 @@ class LocalKernel(nn.Module):
         if self.stationary is None:
             return features.new_zeros(tangents.shape[0], graph.n_structures)
         h, t, kind = graph.pad(features - self.center), graph.pad(tangents), graph.pad(self.one_hot[elements])
-        inverse = torch.exp(-2.0 * self.log_lengthscale)
+        inverse = self.constants().inverse_length.square()
         u = squared_distances(h, h) * inverse
         same = kind @ kind.transpose(-1, -2)  # δ(e_i, e_j), 0 where there is no atom
         first = -2.0 * inverse * same * self.stationary.first_derivative(u)
@@ -144,7 +166,7 @@ class LocalKernel(nn.Module):
         along_first = own.unsqueeze(-1) - crossed  # t_i · (h_i − h_j)
         along_second = crossed.transpose(-1, -2) - own.unsqueeze(-2)  # t_j · (h_i − h_j)
         pairs = first * (t @ t.transpose(-1, -2)) + second * along_first * along_second
-        prior = torch.exp(2.0 * self.log_scale) * pairs.sum((-1, -2))
+        prior = self.constants().variance * pairs.sum((-1, -2))
         return prior - summed_slopes[..., : self.n_inducing].square().sum(-1)
 
     def columns_of_elements(self) -> list[Tensor]:
@@ -156,63 +178,69 @@ class LocalKernel(nn.Module):
 
     def fourier_features(self, features: Tensor, frequencies: Tensor, phases: Tensor) -> Tensor:
         """s cos(ω·h/ℓ + b): with weights N(0, 2/D) a draw from the stationary prior, (n_atoms, D)."""
-        scaled = (features - self.center) @ frequencies.T * torch.exp(-self.log_lengthscale)
+        scaled = (features - self.center) @ frequencies.T * self.constants().inverse_length
         return torch.exp(self.log_scale) * torch.cos(scaled + phases)
 
-    def whitening(self) -> Tensor:
-        """L⁻¹ with L Lᵀ = K_ZZ, (m, m)."""
-        return self._constants().whitening
+    def constants(self) -> Constants:
+        return self._compute_constants() if self._in_use is None else self._in_use
 
-    @torch.no_grad()
-    def prepare(self) -> None:
-        """Compute once for many predictions what needs no structure. Not for use inside torch.func's transforms."""
-        state = self._parameter_state()
-        if self.stationary is not None and (self._prepared is None or self._prepared[0] != state):
-            self._prepared = (state, self._compute_constants(self.stationary))
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Within, constants are not differentiated, and computed only if a parameter has changed since the last time."""
+        state = self.parameter_state()
+        if self._prepared is None or self._prepared[0] != state:
+            with torch.no_grad():
+                self._prepared = (state, self._compute_constants())
+        self._in_use = self._prepared[1]
+        try:
+            yield
+        finally:
+            self._in_use = None
 
-    def _constants(self) -> _Constants:
-        """The prepared ones, unless a parameter has changed since or is being trained."""
-        if not self.training and self._prepared is not None and self._prepared[0] == self._parameter_state():
-            return self._prepared[1]
-        assert self.stationary is not None
-        return self._compute_constants(self.stationary)
-
-    def _parameter_state(self) -> tuple[int, ...]:
+    def parameter_state(self) -> tuple[int, ...]:
         """Changes with every change of a parameter, in place or not."""
-        parameters = (self.inducing_points, self.inducing_elements, self.log_scale, self.log_lengthscale)
-        return tuple(number for p in parameters for number in (p.data_ptr(), p._version))
+        tensors = (*self._parameters.values(), *self._buffers.values())
+        return tuple(number for t in tensors if t is not None for number in (t.data_ptr(), t._version))
 
-    def _compute_constants(self, stationary: StationaryKernel) -> _Constants:
-        inducing = (self.inducing_points - self.center) * torch.exp(-self.log_lengthscale)
-        same = torch.arange(self.n_elements, device=inducing.device)[:, None] == self.inducing_elements
-        amplitude = torch.exp(2.0 * self.log_scale) * same.to(inducing.dtype)
-        covariance = stationary.value(squared_distances(inducing, inducing)) * amplitude[self.inducing_elements]
+    def _compute_constants(self) -> Constants:
+        inverse_length = torch.exp(-self.log_lengthscale)
+        variance = torch.exp(2.0 * self.log_scale)
+        inducing = (self.inducing_points - self.center) * inverse_length
+        amplitude = variance * self.one_hot[:, self.inducing_elements]
         identity = torch.eye(self.n_inducing, dtype=inducing.dtype, device=inducing.device)
-        cholesky = torch.linalg.cholesky(covariance + JITTER * torch.exp(2.0 * self.log_scale) * identity)
-        return _Constants(
+        whitening = identity
+        if self.stationary is not None:
+            value = self.stationary.value(squared_distances(inducing, inducing))
+            cholesky = torch.linalg.cholesky(value * amplitude[self.inducing_elements] + JITTER * variance * identity)
+            whitening = torch.linalg.solve_triangular(cholesky, identity, upper=False)
+        return Constants(
+            inverse_length=inverse_length,
+            variance=variance,
             inducing=inducing,
             squares=inducing.square().sum(-1),
             amplitude=amplitude,
-            whitening=torch.linalg.solve_triangular(cholesky, identity, upper=False),
+            whitening=whitening,
+            linear_scale=variance if self.log_linear_scale is None else torch.exp(self.log_linear_scale),
         )
 
-    def _distances(self, features: Tensor, constants: _Constants) -> Tensor:
+    def _distances(self, features: Tensor, constants: Constants) -> Tensor:
         """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it."""
-        scaled = (features - self.center) * torch.exp(-self.log_lengthscale)
+        scaled = (features - self.center) * constants.inverse_length
         products = scaled @ constants.inducing.T
         return (scaled.square().sum(-1, keepdim=True) + constants.squares - 2.0 * products).clamp(min=0.0)
 
     def _pair_sum(self, features: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
         """Σ_ij k(h_i, h_j) of the stationary part, in blocks of rows."""
         assert self.stationary is not None
-        h = graph.pad((features - self.center) * torch.exp(-self.log_lengthscale))
+        constants = self.constants()
+        h = graph.pad((features - self.center) * constants.inverse_length)
         kind = graph.pad(self.one_hot[elements])  # zero where there is no atom
         block = max(1, MAX_PAIRS // (h.shape[0] * h.shape[1]))
         total = features.new_zeros(graph.n_structures)
         for rows, kind_of_rows in zip(h.split(block, dim=1), kind.split(block, dim=1), strict=True):
             same = kind_of_rows @ kind.transpose(-1, -2)  # δ(e_i, e_j)
             total = total + (same * self.stationary.value(squared_distances(rows, h))).sum((-1, -2))
-        return torch.exp(2.0 * self.log_scale) * total
+        return constants.variance * total
 
     def _linear_features(self, features: Tensor) -> Tensor:
         """Activated embedding, scaled to a norm near one, and a one for the constant."""

@@ -1,0 +1,97 @@
+"""Files are written whole or not at all, and nothing is replaced that should stay."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sigmaff.errors import SigmaffError
+from sigmaff.files import refuse_overwrite, write_json, written_whole
+
+
+def write_half(path: Path, error: type[BaseException]) -> None:
+    with written_whole(path, force=True) as temporary:
+        temporary.write_text("half of it")
+        raise error
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("existed", [False, True])
+def test_an_interrupted_write_leaves_what_was_there(tmp_path: Path, error: type[BaseException], existed: bool) -> None:
+    path = tmp_path / "out.txt"
+    if existed:
+        path.write_text("old")
+    with pytest.raises(error):
+        write_half(path, error)
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == (
+        [("out.txt", "old")] if existed else []
+    )
+
+
+def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    with written_whole(path, force=True) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+        assert temporary.parent == path.parent  # a move within one file system is atomic
+        assert temporary.suffix == path.suffix  # by which writers choose a format
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_existing_files_are_kept_unless_forced(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("old")
+    with pytest.raises(SigmaffError, match=r"out\.txt exists already; use --force"), written_whole(path):
+        raise AssertionError("the work was begun")
+    assert path.read_text() == "old"
+    refuse_overwrite(path, force=True)
+    refuse_overwrite(tmp_path / "another", force=False)
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    with written_whole(tmp_path / "a" / "b" / "out.txt") as temporary:
+        temporary.write_text("new")
+    assert (tmp_path / "a" / "b" / "out.txt").read_text() == "new"
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    with pytest.raises(SigmaffError, match="it is a folder"):
+        refuse_overwrite(tmp_path, force=True)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SigmaffError, match="not a regular file"):
+        refuse_overwrite(tmp_path / "pipe", force=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(SigmaffError, match="a file is in its way"), written_whole(tmp_path / "file" / "b" / "out.txt"):
+        raise AssertionError("the work was begun")
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    with written_whole(link, force=True) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_json(tmp_path / "a.json", {})
+    assert (tmp_path / "a.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_longest_name(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250 + ".json")
+    write_json(path, [1])
+    assert json.loads(path.read_text()) == [1]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a.json", {"x": value})
+    assert list(tmp_path.iterdir()) == []
