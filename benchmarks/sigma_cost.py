@@ -32,7 +32,7 @@ HEADS = {
 
 def potential(name: str, graph: AtomicGraph) -> Potential:
     torch.manual_seed(0)
-    model = Potential(PotentialConfig(head=HEADS[name]), STATISTICS).eval()
+    model = Potential(PotentialConfig(head=HEADS[name]), STATISTICS).eval().requires_grad_(False)  # as loaded
     with torch.no_grad():
         model.head.initialize(model.backbone(graph), graph.atomic_numbers)
     return model

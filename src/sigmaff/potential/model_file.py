@@ -88,7 +88,7 @@ def save(potential: Potential, path: Path | str, *, force: bool = False) -> None
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
-    """Read a potential, ready to predict."""
+    """Read a potential, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
     path = Path(path)
     header, tensors = _read(path)
     _check_draws(path, header)
@@ -99,7 +99,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
     potential.energy_calibration = header.energy_calibration
     potential.forces_calibration = header.forces_calibration
     potential.record = header.record
-    return _moved(potential, device).eval()
+    return _moved(potential, device).eval().requires_grad_(False)
 
 
 def read_header(path: Path | str) -> Header:

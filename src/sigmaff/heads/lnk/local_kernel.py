@@ -186,7 +186,7 @@ class LocalKernel(nn.Module):
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Within, constants are not differentiated, and computed only if a parameter has changed since the last time."""
+        """Within, constants are not differentiated, and computed only if a parameter has changed since last time."""
         state = self.parameter_state()
         if self._prepared is None or self._prepared[0] != state:
             with torch.no_grad():
