@@ -101,14 +101,20 @@ def test_independent_atoms_cannot_be_sampled():
         potential.predict(graph, forces_std="sampled")
 
 
-@pytest.mark.parametrize(("n_samples", "expected"), [(27, "exact"), (26, "sampled")])
-def test_auto_takes_the_cheaper(n_samples: int, expected: str):
-    """The exact way costs a pass for each coordinate of the largest structure (ethanol: 27), the other one a sample."""
+@pytest.mark.parametrize(
+    ("n_samples", "water", "ethanol"), [(27, "exact", "exact"), (26, "exact", "sampled"), (8, "sampled", "sampled")]
+)
+def test_auto_takes_the_cheaper(n_samples: int, water: str, ethanol: str):
+    """The exact way costs a pass for each coordinate (water 9, ethanol 27), the other a sample; in a batch as alone."""
     potential = potential_with(n_samples=n_samples)
-    graph = graph_of(WATER, ETHANOL)
-    automatic = potential.predict(graph)
-    assert automatic.provenance.forces_std == expected
-    assert torch.equal(automatic.forces_std, potential.predict(graph, forces_std=expected).forces_std)
+    batch = potential.predict(graph_of(WATER, ETHANOL))
+    assert batch.provenance.forces_std == ("exact" if ethanol == "exact" else "sampled")
+    assert batch.forces_std is not None
+    for part, atoms, how in zip(batch.forces_std.split([3, 9]), (WATER, ETHANOL), (water, ethanol), strict=True):
+        alone = potential.predict(graph_of(atoms))
+        assert alone.provenance.forces_std == how
+        close(part, alone.forces_std, **EXACT)
+        close(part, potential.predict(graph_of(atoms), forces_std=how).forces_std, **EXACT)
 
 
 def test_none_costs_nothing_and_says_so():
@@ -120,7 +126,11 @@ def test_none_costs_nothing_and_says_so():
 
 def test_tangents_are_the_jacobian():
     potential, graph = potential_with(), graph_of(CRYSTAL)
-    close(embedding_tangents(potential.backbone, graph, unit_displacements(graph)), jacobian(potential, graph), **EXACT)
+    close(
+        embedding_tangents(potential.backbone, graph, unit_displacements(graph, graph.n_atoms)),
+        jacobian(potential, graph),
+        **EXACT,
+    )
 
 
 @torch.no_grad()
@@ -128,6 +138,6 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     potential, graph = potential_with(), graph_of(ETHANOL, WATER)
     features = potential.backbone(graph)
     assert isinstance(potential.head, LNK)
-    whole = exact_forces_variance(potential.backbone, potential.head, graph, features)
+    whole = exact_forces_variance(potential.backbone, potential.head, graph, features, 9)
     monkeypatch.setattr("sigmaff.potential.forces_std.TANGENT_ELEMENTS", 1)
-    close(exact_forces_variance(potential.backbone, potential.head, graph, features), whole, **EXACT)
+    close(exact_forces_variance(potential.backbone, potential.head, graph, features, 9), whole, **EXACT)

@@ -8,6 +8,7 @@ import torch
 from ase import Atoms
 from torch import Tensor
 
+from sigmaff.errors import DataError
 from sigmaff.neighbors import neighbor_pairs
 
 
@@ -85,14 +86,15 @@ def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32)
 
     Positions are relative to their mean, so that a structure far from the origin loses nothing in float32.
     """
+    if len(atoms) == 0:
+        raise DataError("the structure has no atoms")
     periodic = bool(atoms.pbc.any())
     positions = atoms.get_positions()
     pair_index, pair_shift = neighbor_pairs(
         positions, atoms.cell.array if periodic else None, atoms.pbc if periodic else None, cutoff
     )
-    centered = positions - positions.mean(0) if len(atoms) else positions
     return AtomicGraph(
-        positions=torch.as_tensor(centered, dtype=dtype),
+        positions=torch.as_tensor(positions - positions.mean(0), dtype=dtype),
         atomic_numbers=torch.as_tensor(atoms.numbers, dtype=torch.int64),
         structure_index=torch.zeros(len(atoms), dtype=torch.int64),
         pair_index=torch.as_tensor(pair_index),

@@ -17,7 +17,7 @@ from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 from ase.md.langevin import Langevin
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary
+from ase.md.velocitydistribution import Stationary
 
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
@@ -108,9 +108,8 @@ def simulate(compound: str, n_frames: int, seed: int) -> list[Atoms]:
     random = np.random.default_rng(seed)
     atoms = molecule(compound)
     atoms.calc = TBLite(method="GFN2-xTB", verbosity=0)
-    MaxwellBoltzmannDistribution(
-        atoms, temperature_K=2 * TEMPERATURE, rng=random
-    )  # half of it becomes potential energy
+    thermal = np.sqrt(atoms.get_masses() * units.kB * 2 * TEMPERATURE)  # half of it becomes potential energy
+    atoms.set_momenta(thermal[:, None] * random.normal(size=(len(atoms), 3)))
     Stationary(atoms)
     dynamics = Langevin(
         atoms, STEP * units.fs, temperature_K=TEMPERATURE, friction=0.02 / units.fs, fixcm=False, rng=random

@@ -35,10 +35,16 @@ def forces_variance(
             "force σ of a head with covariance 'diagonal' cannot be sampled: ask for forces_std 'exact' (or 'auto')"
         )
     if how == "auto":
-        n_largest = int(graph.atoms_per_structure().max())
-        how = "exact" if head.covariance == "diagonal" or 3 * n_largest <= head.n_samples else "sampled"
+        n_atoms = graph.atoms_per_structure()
+        cheaper_exactly = (3 * n_atoms <= head.n_samples) | (head.covariance == "diagonal")
+        if not cheaper_exactly.all() and cheaper_exactly.any():
+            exact = exact_forces_variance(backbone, head, graph, features, int(n_atoms[cheaper_exactly].max()))
+            sampled = sampled_forces_variance(backbone, head, graph, features)
+            return torch.where(cheaper_exactly[graph.structure_index, None], exact, sampled), "sampled"
+        how = "exact" if cheaper_exactly.all() else "sampled"
     if how == "exact":
-        return exact_forces_variance(backbone, head, graph, features), "exact"
+        n_largest = int(graph.atoms_per_structure().max())
+        return exact_forces_variance(backbone, head, graph, features, n_largest), "exact"
     return sampled_forces_variance(backbone, head, graph, features), "sampled"
 
 
@@ -54,20 +60,22 @@ def embedding_tangents(backbone: Backbone, graph: AtomicGraph, directions: Tenso
     return torch.func.vmap(tangent)(directions)
 
 
-def unit_displacements(graph: AtomicGraph) -> Tensor:
-    """One direction per coordinate of the largest structure: atom a of every structure moved along x, y or z.
+def unit_displacements(graph: AtomicGraph, n_moved: int) -> Tensor:
+    """One direction per coordinate of the first ``n_moved`` atoms: atom a of every structure moved along x, y or z.
 
-    (3 · n_largest, n_atoms, 3)
+    (3 · n_moved, n_atoms, 3)
     """
     rank = graph.atom_rank()
-    n_largest = int(graph.atoms_per_structure().max())
-    same_atom = rank == torch.arange(n_largest, device=rank.device)[:, None]
+    same_atom = rank == torch.arange(n_moved, device=rank.device)[:, None]
     axes = torch.eye(3, dtype=graph.positions.dtype, device=rank.device)
     return (same_atom[:, None, :, None] * axes[None, :, None, :]).flatten(0, 1)
 
 
-def exact_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
-    directions = unit_displacements(graph)
+def exact_forces_variance(
+    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, n_largest: int
+) -> Tensor:
+    """Exact for structures of up to ``n_largest`` atoms; for larger ones the values mean nothing."""
+    directions = unit_displacements(graph, n_largest)
     per_direction = 16 * max(graph.pair_index.shape[1], graph.n_atoms) * features.shape[1]
     chunk = max(1, TANGENT_ELEMENTS // per_direction)
     variances = [
@@ -75,7 +83,7 @@ def exact_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, fe
         for part in directions.split(chunk)
     ]
     by_coordinate = torch.cat(variances).unflatten(0, (-1, 3))  # (n_largest, 3, n_structures)
-    return by_coordinate[graph.atom_rank(), :, graph.structure_index]
+    return by_coordinate[graph.atom_rank().clamp(max=n_largest - 1), :, graph.structure_index]
 
 
 def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:

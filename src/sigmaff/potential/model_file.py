@@ -16,7 +16,7 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.files import written_whole
-from sigmaff.heads import LNKConfig
+from sigmaff.heads import LNK, LNKConfig
 from sigmaff.potential.potential import Potential, PotentialConfig
 from sigmaff.prediction import Calibration
 
@@ -91,11 +91,12 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
     """Read a potential, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
     path = Path(path)
     header, tensors = _read(path)
-    _check_draws(path, header)
     dtype = _check_tensors(path, header, tensors)
+    _check_draws(path, header)
     potential = Potential(header.config, header.statistics)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
+    _check_indices(path, potential)
     potential.energy_calibration = header.energy_calibration
     potential.forces_calibration = header.forces_calibration
     potential.record = header.record
@@ -141,7 +142,7 @@ def _parse(path: Path, metadata: str) -> Header:
 
 
 def _check_draws(path: Path, header: Header) -> None:
-    """Refuse a description that takes memory out of proportion to the file."""
+    """Refuse a description that takes memory out of proportion to the tensors, which are known to fit it."""
     head, n_elements = header.config.head, len(header.statistics.elements)
     if not isinstance(head, LNKConfig):
         return
@@ -158,7 +159,7 @@ def _check_tensors(path: Path, header: Header, tensors: dict[str, Tensor]) -> to
     """Names, shapes, types and values, before memory is taken on the word of the description. The network's type."""
     dtype = torch.float64 if _is_double(tensors) else torch.float32
     with torch.device("meta"):
-        potential = Potential(header.config, header.statistics)
+        potential = Potential(_without_draws(header.config), header.statistics)
         potential.set_precision(dtype)
         expected = potential.state_dict()
     if missing := sorted(expected.keys() ^ tensors.keys()):
@@ -172,6 +173,21 @@ def _check_tensors(path: Path, header: Header, tensors: dict[str, Tensor]) -> to
         if not torch.isfinite(tensor).all():
             raise ModelFileError(f"{path}: damaged: {name} holds values that are not finite numbers")
     return dtype
+
+
+def _check_indices(path: Path, potential: Potential) -> None:
+    """Numbers that point at something must point at something that is there."""
+    if isinstance(potential.head, LNK):
+        known = torch.arange(len(potential.statistics.elements))
+        if not torch.isin(potential.head.kernel.inducing_elements, known).all():
+            raise ModelFileError(f"{path}: damaged: an inducing point belongs to no element of the model")
+
+
+def _without_draws(config: PotentialConfig) -> PotentialConfig:
+    """The same tensors, without the random numbers that are made anew with every model."""
+    if not isinstance(config.head, LNKConfig):
+        return config
+    return config.model_copy(update={"head": config.head.model_copy(update={"n_samples": 1, "n_frequencies": 1})})
 
 
 def _is_double(tensors: dict[str, Tensor]) -> bool:

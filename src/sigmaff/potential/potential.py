@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
 from sigmaff.data import DatasetStatistics
-from sigmaff.errors import DataError
+from sigmaff.errors import DataError, SigmaffError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import DeterministicConfig, EnergyDistribution, HeadConfig, build_head
 from sigmaff.ops import scatter_sum
@@ -90,6 +90,13 @@ class Potential(nn.Module):
     @torch.no_grad()
     def predict_raw(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
         """Energies, forces and the head's own σ in eV and Å, before calibration."""
+        if torch.is_inference_mode_enabled():
+            raise SigmaffError("forces are derivatives: predict under torch.no_grad(), not torch.inference_mode()")
+        if self.training:  # without dropout, whatever the mode the potential is in
+            try:
+                return self.eval().predict_raw(graph, forces_std=forces_std)
+            finally:
+                self.train()
         graph = graph.to(device=self.device, dtype=self.dtype)
         references = self._node_references(graph)
         with self.head.prepared():

@@ -231,7 +231,11 @@ def _batch_rows(
     forces_miss = None if forces_target is None else (forces_target - forces).double().flatten()
     features = features.double()
     tangents = (
-        embedding_tangents(potential.backbone, graph, unit_displacements(graph)).double() if with_forces else None
+        embedding_tangents(
+            potential.backbone, graph, unit_displacements(graph, int(graph.atoms_per_structure().max()))
+        ).double()
+        if with_forces
+        else None
     )
     elements = _elements(potential, graph)
     rows: list[tuple[Rows, Rows | None]] = []

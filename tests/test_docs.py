@@ -1,0 +1,142 @@
+"""What the documents tell a reader to type works: every command, every script, every configuration, every link.
+
+Blocks of a document run in order in one folder with small files of the names that the documents use. Not run, but
+looked up, are ``make`` targets, benchmarks and the configurations in ``examples/``; ``bash no-test`` marks blocks that
+need the network.
+"""
+
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from cli_case import Workspace, sigmaff, write_config, write_files
+from sigmaff.cli.main import app
+from sigmaff.config import read_config
+
+pytest_plugins = ["cli_fixtures"]
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NOT_RUN = ("make", "pip", "git")
+
+
+class Block(NamedTuple):
+    language: str
+    remark: str
+    text: str
+
+
+def blocks(document: Path) -> list[Block]:
+    return [Block(*found) for found in BLOCK.findall(document.read_text(encoding="utf-8"))]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The commands of a shell block as lists of words; in a console block those after a prompt."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if block.language == "console" and not line.startswith("$ "):
+            continue
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        if words:
+            yield words
+
+
+def all_commands() -> list[list[str]]:
+    shells = [block for document in DOCUMENTS for block in blocks(document) if block.language in ("bash", "console")]
+    return [words for block in shells for words in commands(block)]
+
+
+def run(words: list[str]) -> None:
+    program, *arguments = words
+    if program in NOT_RUN or program == "python" or arguments[:1] == ["demo"]:
+        return  # looked up by the other tests of this file; the demonstration has its own
+    assert program == "sigmaff", f"{shlex.join(words)}: a document should tell how to run sigmaff"
+    if arguments[0] == "train" and arguments[1].startswith("examples/"):
+        return
+    outcome = sigmaff(*arguments)
+    assert outcome.code == 0, f"{shlex.join(words)}: {outcome.err}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_it_says_can_be_typed(
+    document: Path, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+    shutil.copy(workspace.model, tmp_path / "model.sigmaff")
+    write_config(tmp_path / "run.yaml", ("training.max_epochs", 3))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(document):
+        if block.language in ("bash", "console") and "no-test" not in block.remark:
+            for words in commands(block):
+                run(words)
+        elif block.language == "python" and "no-test" not in block.remark:
+            exec(compile(block.text, f"{document.name} (python)", "exec"), names)
+        elif block.language == "yaml":
+            (tmp_path / "documented.yaml").write_text(block.text)
+            read_config(tmp_path / "documented.yaml")
+
+
+def test_make_targets_are_there() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    wanted = {target for words in all_commands() if words[0] == "make" for target in words[1:]}
+    wanted |= {target for path in DOCUMENTS for target in re.findall(r"`make ([\w-]+)`", path.read_text())}
+    assert wanted >= {"demo", "test"}
+    assert wanted <= targets
+
+
+def benchmarks() -> list[str]:
+    in_blocks = {words[1] for words in all_commands() if words[0] == "python" and words[1:]}
+    in_text = {name for path in DOCUMENTS for name in re.findall(r"\bpython (\S+\.py)", path.read_text())}
+    return sorted(in_blocks | in_text | {f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")})
+
+
+@pytest.mark.parametrize("name", benchmarks())
+def test_scripts_are_there_and_explain_themselves(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = ROOT / name
+    text = path.read_text(encoding="utf-8")
+    compile(text, name, "exec")
+    if "argparse" in text:
+        monkeypatch.syspath_prepend(str(path.parent))
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(path), run_name="__main__")
+        assert left.value.code == 0
+        assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
+def test_examples_are_configurations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGMAFF_DATA", "/data")
+    config = read_config(path)
+    content = yaml.safe_load(path.read_text())
+    assert config.training.max_epochs == content["training"]["max_epochs"]
+    assert config.data.source.path.is_relative_to("/data")
+
+
+def test_examples_that_documents_name_are_there() -> None:
+    named = {name for path in DOCUMENTS for name in re.findall(r"examples/[\w./-]+\.yaml", path.read_text())}
+    assert {name for name in named if not (ROOT / name).is_file()} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
+
+
+def test_every_command_is_documented() -> None:
+    """In some document, by its name."""
+    text = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    assert {name for name in names if f"sigmaff {name}" not in text and f"make {name}" not in text} == set()
