@@ -283,7 +283,7 @@ def test_far_from_all_data_the_prior_comes_back(kernel: str):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 class TestSampledFunctions:
-    N_SAMPLES = 4000
+    N_SAMPLES = 1000
 
     def test_have_the_posterior_variance(self, kernel: str):
         """Of energies, within five standard errors of the Monte-Carlo estimate and the error of the random features."""
