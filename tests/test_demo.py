@@ -33,7 +33,7 @@ def test_one_replica_is_dynamics_on_the_labelled_surface() -> None:
         atoms = frame.copy()
         atoms.calc = TBLite(method="GFN2-xTB", verbosity=0)
         assert frame.get_potential_energy() == pytest.approx(atoms.get_potential_energy(), abs=1e-5)
-        np.testing.assert_allclose(frame.get_forces(), atoms.get_forces(), atol=1e-4)
+        np.testing.assert_allclose(frame.get_forces(), atoms.get_forces(), atol=1e-3)
     moved = np.abs(frames[1].positions - frames[0].positions).max()
     light = units.kB * demo.TEMPERATURE / 1.008  # mean square speed of a hydrogen atom along an axis
     assert 0 < moved < 6 * np.sqrt(light) * 3 * demo.STEP * units.fs

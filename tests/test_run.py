@@ -216,7 +216,9 @@ def test_variational(workspace: Workspace, tmp_path: Path, freeze: bool) -> None
         backbone = tensors(tmp_path / "run" / "backbone.sigmaff")
         fitted = potential.state_dict()
         assert all(torch.equal(backbone[name], fitted[name]) for name in backbone if name.startswith("backbone."))
-    assert same_tensors(model, train(workspace, tmp_path / "again", *options))
+    first = model.rename(tmp_path / "first.sigmaff")
+    assert same_tensors(train(workspace, tmp_path / "run", *options), first)  # from its checkpoints
+    assert same_tensors(train(workspace, tmp_path / "again", *options), first)
     succeed("predict", model, workspace / "in.extxyz", tmp_path / "out.extxyz")
     assert all(frame.info["energy_uncertainty"] > 0 for frame in ase.io.read(tmp_path / "out.extxyz", ":"))
 
@@ -269,6 +271,7 @@ def test_nothing_left_to_test(workspace: Workspace, tmp_path: Path) -> None:
     model = train(workspace, tmp_path / "run", *SHORT, "--set", "data.split.n_train=46")
     assert read_header(model).record["split"]["test"] == []
     assert read_header(model).record.get("metrics") is None
+    assert not (tmp_path / "run" / "metrics.json").exists()
     succeed("info", model)
     assert "nothing was done" in succeed(
         *("train", workspace / "run.yaml", "--output", tmp_path / "run"), *SHORT, "--set", "data.split.n_train=46"
@@ -296,12 +299,25 @@ def test_an_accelerator_that_is_not_there(workspace: Workspace, tmp_path: Path) 
 # --- interruptions
 
 
-def start(config: Path) -> subprocess.Popen[str]:
+def start(config: Path, *options: str) -> subprocess.Popen[str]:
     program = Path(sys.executable).with_name("sigmaff")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [program, "train", config], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    command = [program, "train", config, *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def test_two_processes_train_backbone_and_head(workspace: Workspace, tmp_path: Path) -> None:
+    """Helper processes stay until the last training is over; the model is that of one process but for rounding."""
+    head = "model.head={name: lnk, fit: variational, n_inducing: 8}"
+    options = ("--set", head, "--set", "training.max_epochs=2", "--set", "training.batch_size=12")
+    alone = train(workspace, tmp_path / "alone", *options)
+    pair = ("--set", "training.devices=2", "--set", "training.strategy=ddp", "--output", str(tmp_path / "pair"))
+    process = start(workspace / "run.yaml", *options, *pair)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    expected, found = tensors(alone), tensors(tmp_path / "pair" / "model.sigmaff")
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
 
 
 def wait_for_epochs(process: subprocess.Popen[str], metrics: Path, n: int) -> None:

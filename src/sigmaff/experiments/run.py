@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeGuard
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from sigmaff.evaluation import (
 )
 from sigmaff.evaluation.calibration import MIN_SAMPLES
 from sigmaff.files import refuse_overwrite, write_json
-from sigmaff.heads import DeterministicConfig, LNKConfig
+from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig, Uncalibrated, read_header, save
 from sigmaff.prediction import UNCALIBRATED, ForcesStd
 from sigmaff.training import Progress, TrainingConfig, TrainingResult
@@ -84,8 +84,7 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
             )
-        two_trainings = isinstance(head, LNKConfig) and head.fit == "variational" and head.freeze_backbone
-        if self.head_training is not None and not two_trainings:
+        if self.head_training is not None and not _trains_head(head):
             raise ValueError("head_training is for a variational lnk head on a frozen backbone; leave it out")
         return self
 
@@ -124,17 +123,22 @@ def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunRes
     listener.stage(f"reading {config.data.source.path}")
     data = _load(config)
     started = time.monotonic()
-    trained = _train_backbone(config, data, listener, force=force)
-    if trained is None:
+    head = config.model.head
+    potential, trained = _train_backbone(config, data, listener, force=force)
+    record: dict[str, Any] = {"training": _training_record(trained)}
+    if _trains_head(head):
+        potential, trained = _train_head(config, head, potential, data, listener, force=force)
+        record["head_training"] = _training_record(trained)
+    if not trained.is_main_process:
         return None
-    potential, record = trained
-    if isinstance(config.model.head, LNKConfig):
-        potential = _fit_lnk(config, potential, data, listener, record, force=force)
+    if isinstance(head, LNKConfig) and head.fit == "closed_form":
+        potential, record["closed_form"] = _fit_closed_form(config, head, potential, data, listener)
     metrics = _calibrate_and_test(config, potential, data, listener, record)
     record["seconds"] = time.monotonic() - started
     potential.record = _record(config, data.split, record)
     save(potential, model_path, force=force)
-    write_json(config.output / "metrics.json", metrics, force=True)
+    if metrics is not None:
+        write_json(config.output / "metrics.json", metrics, force=True)
     return RunResult(model_path=model_path, metrics=metrics)
 
 
@@ -146,10 +150,10 @@ def _finished(config: RunConfig, model_path: Path) -> RunResult:
             f"{model_path} is the model of another run ({'; '.join(changes)}); choose another output directory, "
             "or use --force to replace it"
         )
-    metrics_path = config.output / "metrics.json"
-    if not metrics_path.exists():  # killed just before its last file
-        write_json(metrics_path, record.get("metrics"))
-    return RunResult(model_path=model_path, metrics=record.get("metrics"), already_done=True)
+    metrics, metrics_path = record.get("metrics"), config.output / "metrics.json"
+    if metrics is not None and not metrics_path.exists():  # killed just before its last file
+        write_json(metrics_path, metrics)
+    return RunResult(model_path=model_path, metrics=metrics, already_done=True)
 
 
 def _changes(record: dict[str, Any], config: RunConfig) -> list[str]:
@@ -212,7 +216,7 @@ def _load(config: RunConfig) -> _Data:
 
 def _train_backbone(
     config: RunConfig, data: _Data, listener: Listener, *, force: bool
-) -> tuple[Potential, dict[str, Any]] | None:
+) -> tuple[Potential, TrainingResult]:
     """The trained potential: with its own readout first where the head comes second."""
     head = config.model.head
     two_stages = isinstance(head, LNKConfig) and (head.fit == "closed_form" or head.freeze_backbone)
@@ -223,42 +227,39 @@ def _train_backbone(
         _initialize_head(potential, data.train)
     listener.stage("training the backbone" if two_stages else "training")
     result = _train(potential, data, config.training, config.output / "backbone", config.seed, listener, force=force)
-    if not result.is_main_process:
-        return None
-    if two_stages:
+    if two_stages and result.is_main_process:
         save(potential, config.output / "backbone.sigmaff", force=True)
-    return potential, {"training": _training_record(result)}
+    return potential, result
 
 
-def _fit_lnk(
-    config: RunConfig,
-    potential: Potential,
-    data: _Data,
-    listener: Listener,
-    record: dict[str, Any],
-    *,
-    force: bool,
-) -> Potential:
-    """The second stage of a two-stage LNK; an LNK trained end to end passes through."""
-    from sigmaff.training.closed_form import fit_closed_form, with_lnk_head
+def _trains_head(head: HeadConfig) -> TypeGuard[LNKConfig]:
+    """Whether the head is trained by itself, after the backbone."""
+    return isinstance(head, LNKConfig) and head.fit == "variational" and head.freeze_backbone
 
-    head = config.model.head
-    assert isinstance(head, LNKConfig)
-    if head.fit == "closed_form":
-        listener.stage("fitting the LNK")
-        started = time.monotonic()
-        potential, result = fit_closed_form(
-            potential, head, data.train, data.validation, seed=config.seed, progress=listener.advance
-        )
-        record["closed_form"] = asdict(result) | {"seconds": time.monotonic() - started}
-    elif head.freeze_backbone:
-        listener.stage("training the LNK")
-        potential, _ = with_lnk_head(potential, head)
-        _initialize_head(potential, data.train)
-        settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
-        trained = _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
-        record["head_training"] = _training_record(trained)
-    return potential
+
+def _train_head(
+    config: RunConfig, head: LNKConfig, backbone: Potential, data: _Data, listener: Listener, *, force: bool
+) -> tuple[Potential, TrainingResult]:
+    from sigmaff.training.closed_form import with_lnk_head
+
+    listener.stage("training the LNK")
+    potential, _ = with_lnk_head(backbone, head)
+    _initialize_head(potential, data.train)
+    settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
+    return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
+
+
+def _fit_closed_form(
+    config: RunConfig, head: LNKConfig, backbone: Potential, data: _Data, listener: Listener
+) -> tuple[Potential, dict[str, Any]]:
+    from sigmaff.training.closed_form import fit_closed_form
+
+    listener.stage("fitting the LNK")
+    started = time.monotonic()
+    potential, result = fit_closed_form(
+        backbone, head, data.train, data.validation, seed=config.seed, progress=listener.advance
+    )
+    return potential, asdict(result) | {"seconds": time.monotonic() - started}
 
 
 def _initialize_head(potential: Potential, train: GraphDataset) -> None:

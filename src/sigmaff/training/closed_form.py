@@ -32,7 +32,7 @@ from sigmaff.training.posterior import (
     posteriors,
 )
 
-LENGTHSCALES = (1.0, 3.0, 10.0, 30.0)
+LENGTHSCALES = (3.0, 10.0, 30.0)
 """Tried, in units of the mean distance between inducing points of an element."""
 LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
 """Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""

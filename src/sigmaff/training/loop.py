@@ -4,6 +4,7 @@ The batches of an epoch follow from (seed, epoch), the random numbers of a step 
 nothing but weights, moments and counters has to be saved to resume a run exactly.
 """
 
+import atexit
 import math
 import time
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ def train(
     """
     fabric = _fabric(config)
     fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(_leave_group)  # a later training of this process may still use the group
     directory.mkdir(parents=True, exist_ok=True)
     with (
         StopRequest() as stop,
@@ -97,6 +100,12 @@ def _fabric(config: TrainingConfig) -> Fabric:
             f"training cannot run with accelerator {config.accelerator!r}, devices {config.devices} and strategy "
             f"{config.strategy!r}: {error}"
         ) from None
+
+
+def _leave_group() -> None:
+    """A process that ends inside of a group now and then aborts, when all its work is done."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 class Training:
