@@ -15,6 +15,7 @@ class Backbone(nn.Module, ABC):
     """
 
     cutoff: float  # Å
+    max_atomic_number: int
     n_features: int
     activation: nn.Module
 

@@ -39,6 +39,7 @@ class SchNet(Backbone):
         super().__init__()
         self.config = config
         self.cutoff = config.cutoff
+        self.max_atomic_number = MAX_ATOMIC_NUMBER
         self.n_features = config.n_hidden // 2
         self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
         self.embedding = nn.Embedding(MAX_ATOMIC_NUMBER + 1, config.n_hidden)

@@ -42,6 +42,11 @@ class Potential(nn.Module):
         self.forces_calibration: Calibration | None = None
         self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
         self.backbone = build_backbone(config.backbone)
+        if statistics.elements and statistics.elements[-1] > self.backbone.max_atomic_number:
+            raise DataError(
+                f"the data hold {chemical_symbols[statistics.elements[-1]]}; {config.backbone.name} knows elements up "
+                f"to {chemical_symbols[self.backbone.max_atomic_number]}"
+            )
         self.head = build_head(config.head, self.backbone.n_features, self.backbone.activation, statistics.elements)
         self._references = _reference_table(statistics)
 

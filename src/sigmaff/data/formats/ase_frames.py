@@ -82,6 +82,9 @@ def _shaped(path: Path, frame: int, atoms: Atoms, key: str, label: str) -> float
 
 
 def _bare(atoms: Atoms, label_names: set[str]) -> Atoms:
-    """Numbers, positions, cell and remarks alone: no calculator, constraint or label."""
+    """The structure and all remarks on it, but no calculator, constraint or label."""
     info = {key: value for key, value in atoms.info.items() if key not in label_names}
-    return Atoms(numbers=atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=info)
+    bare = Atoms(numbers=atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=info)
+    for name in atoms.arrays.keys() - bare.arrays.keys() - label_names:
+        bare.set_array(name, atoms.arrays[name])
+    return bare
