@@ -294,10 +294,16 @@ def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
     content, tensors = unpack(tmp_path / "rbf.sigmaff")
     content["config"]["head"] |= {"n_samples": 1024, "n_frequencies": 8192}
     content["statistics"] |= {
-        "elements": list(range(1, 119)),
-        "reference_energies": {str(number): 0.0 for number in range(1, 119)},
+        "elements": list(range(1, 100)),
+        "reference_energies": {str(number): 0.0 for number in range(1, 100)},
     }
     assert "more memory than any model has use for" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
+
+
+def test_elements_beyond_the_backbone(model: Path, tmp_path: Path) -> None:
+    content, tensors = unpack(model)
+    content["statistics"] |= {"elements": [1, 118], "reference_energies": {"1": 0.0, "118": 0.0}}
+    assert "schnet knows elements up to Es" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
 
 
 def test_the_reason_is_told(model: Path, tmp_path: Path) -> None:
