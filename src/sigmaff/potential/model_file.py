@@ -158,10 +158,13 @@ def _check_draws(path: Path, header: Header) -> None:
 def _check_tensors(path: Path, header: Header, tensors: dict[str, Tensor]) -> torch.dtype:
     """Names, shapes, types and values, before memory is taken on the word of the description. The network's type."""
     dtype = torch.float64 if _is_double(tensors) else torch.float32
-    with torch.device("meta"):
-        potential = Potential(_without_draws(header.config), header.statistics)
-        potential.set_precision(dtype)
-        expected = potential.state_dict()
+    try:
+        with torch.device("meta"):
+            potential = Potential(_without_draws(header.config), header.statistics)
+            potential.set_precision(dtype)
+            expected = potential.state_dict()
+    except DataError as error:
+        raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
     if missing := sorted(expected.keys() ^ tensors.keys()):
         raise ModelFileError(f"{path}: damaged: tensors missing or not of this model: {', '.join(missing[:5])}")
     for name, tensor in tensors.items():
