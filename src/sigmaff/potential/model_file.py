@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sigmaff.data import DatasetStatistics
-from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import written_whole
 from sigmaff.heads import LNK, LNKConfig
 from sigmaff.potential.potential import Potential, PotentialConfig
