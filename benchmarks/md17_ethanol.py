@@ -58,8 +58,8 @@ def table(plain: Summary, lnk: Summary, record: dict) -> str:
         ("calibration score, forces", "forces_calibration"),
         ("the same before calibration, energy", "energy_calibration_raw"),
         ("the same before calibration, forces", "forces_calibration_raw"),
-        ("Spearman σ and |error|, energy", "energy_spearman"),
-        ("Spearman σ and |error|, forces", "forces_spearman"),
+        ("Spearman of σ and absolute error, energy", "energy_spearman"),
+        ("Spearman of σ and absolute error, forces", "forces_spearman"),
         ("AUROC against malonaldehyde, energy σ per atom", "energy_auroc"),
         ("AUROC against malonaldehyde, force σ", "forces_auroc"),
     ):
@@ -79,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     keep_large_blocks()
     plain, lnk, record = evaluate(arguments.directory, Console(stderr=True))
-    print(f"{record['training']['n_epochs']} validations, {describe_machine()}; trained {record['date']}\n")
+    print(f"{record['training']['n_epochs']} epochs, {describe_machine()}; trained {record['date']}\n")
     print(table(plain, lnk, record))
     if arguments.json is not None:
         content = {"backbone": plain, "lnk": lnk, "training": record["training"], "closed_form": record["closed_form"]}
