@@ -15,6 +15,7 @@ from torch_geometric.nn import SchNet as PygSchNet
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.graph import AtomicGraph
+from sigmaff.heads import DeterministicConfig
 from sigmaff.potential import Potential, PotentialConfig
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Batch, Objective
@@ -52,7 +53,7 @@ def pyg_step(graph: AtomicGraph, energy: Tensor, forces: Tensor) -> Callable[[],
 
 
 def our_step(graph: AtomicGraph, energy: Tensor, forces: Tensor, *, compiled: bool) -> Callable[[], None]:
-    potential = Potential(PotentialConfig(), STATISTICS)
+    potential = Potential(PotentialConfig(head=DeterministicConfig()), STATISTICS)
     objective = Objective(potential, TrainingConfig(forces_weight=RHO, compile=compiled), n_train=1000)
     optimizer = torch.optim.AdamW(potential.parameters(), fused=True)
     batch = Batch(graph=graph, energy=energy, forces=forces)

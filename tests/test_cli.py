@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
 from scipy.special import ndtri
 from sklearn.metrics import roc_auc_score
 
@@ -144,6 +145,24 @@ def test_predict_writes_what_the_model_predicts(workspace: Workspace, name: str,
         assert frame.info["name"] == atoms.info["name"]
         assert frame.pbc.tolist() == atoms.pbc.tolist()
         assert ("stress" in frame.calc.results) == bool(atoms.pbc.any())
+
+
+def test_predict_keeps_remarks_and_reference_labels(workspace: Workspace, tmp_path: Path) -> None:
+    """Two sets of labels that differ are nothing to predict from, and something to compare with."""
+    frames = bare_frames()
+    for atoms in frames:
+        atoms.calc = SinglePointCalculator(atoms, energy=1.0, forces=np.ones((len(atoms), 3)))
+        atoms.info |= {"REF_energy": 2.0, "config_type": "md"}
+        atoms.set_array("REF_forces", np.full((len(atoms), 3), 2.0))
+        atoms.set_tags(np.arange(len(atoms)))
+    ase.io.write(tmp_path / "both.extxyz", frames)
+    written = predicted(workspace.model, tmp_path / "both.extxyz", tmp_path / "out.extxyz")
+    plain = predicted(workspace.model, workspace / "in.extxyz", tmp_path / "plain.extxyz")
+    for frame, same in zip(written, plain, strict=True):
+        assert frame.get_potential_energy() == pytest.approx(same.get_potential_energy())
+        assert (frame.info["REF_energy"], frame.info["config_type"]) == (2.0, "md")
+        assert (frame.arrays["REF_forces"] == 2.0).all()
+        assert frame.get_tags().tolist() == list(range(len(frame)))
 
 
 def test_what_is_not_estimated_is_absent(workspace: Workspace, deterministic: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from sigmaff.config import print_defaults, read_config
 from sigmaff.data import DataSource
 from sigmaff.errors import ConfigError
 from sigmaff.experiments.run import DataConfig, RunConfig
+from sigmaff.heads import LNKConfig
 
 
 def message(tmp_path: Path, *changes: tuple[str, Any]) -> str:
@@ -245,3 +246,10 @@ def test_every_printed_key_is_explained() -> None:
     for before, line in zip(["", *lines], lines, strict=False):
         if not line.lstrip().startswith("#"):
             assert before.lstrip().startswith("# "), line
+
+
+def test_a_model_without_a_head_has_sigma() -> None:
+    """Saying what the backbone is does not take the σ away."""
+    data = {"source": "data.extxyz"}
+    config = RunConfig.model_validate({"data": data, "model": {"backbone": {"name": "schnet", "cutoff": 5.0}}})
+    assert config.model.head == RunConfig.model_validate({"data": data}).model.head == LNKConfig()

@@ -247,7 +247,8 @@ def predict(
     refuse_overwrite(output, force)
     _, per_atom = output_format(output)
     potential = load(model, device=device)
-    structures = read_structures(Reading(format=format, length_unit=length_unit).source(data, labels=()))
+    reading = Reading(format, length_unit=length_unit, energy_key="energy", forces_key="forces")  # REF_* are remarks
+    structures = read_structures(reading.source(data, labels=()))
     dataset = dataset_for(potential, structures.without_labels())
     predictor = Uncalibrated(potential) if raw else potential
     with Terminal(console) as terminal:

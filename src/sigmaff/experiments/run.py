@@ -65,7 +65,7 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: DataConfig = Field(description="which structures to learn from")
-    model: PotentialConfig = Field(default=PotentialConfig(head=LNKConfig()), description="what to train")
+    model: PotentialConfig = Field(default=PotentialConfig(), description="what to train")
     training: TrainingConfig = Field(default=TrainingConfig(), description="how to train the backbone")
     head_training: TrainingConfig | None = Field(
         default=None, description="how to train a variational head on the frozen backbone; null is as the backbone"

@@ -12,7 +12,7 @@ from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.graph import AtomicGraph, Labels
-from sigmaff.heads import DeterministicConfig, EnergyDistribution, HeadConfig, build_head
+from sigmaff.heads import EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.ops import scatter_sum
 from sigmaff.potential.forces_std import forces_variance
 from sigmaff.prediction import Calibration, ForcesStd, Prediction, Provenance, calibrated
@@ -24,7 +24,7 @@ class PotentialConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     backbone: BackboneConfig = Field(default=SchNetConfig(), description="the network that embeds atoms")
-    head: HeadConfig = Field(default=DeterministicConfig(), description="the readout of energies and their σ")
+    head: HeadConfig = Field(default=LNKConfig(), description="the readout of energies and their σ")
 
 
 class Potential(nn.Module):
