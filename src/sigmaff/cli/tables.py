@@ -90,7 +90,9 @@ def _calibration(calibration: Calibration | None) -> str:
 
 
 def _value(value: object, unit: str) -> str:
-    return "–" if not isinstance(value, float | int) else f"{value:.4g} {unit}".rstrip()
+    if not isinstance(value, float | int):
+        return "–"
+    return f"{value:.4g} {unit}" if unit else f"{value:.4f}"
 
 
 def _in_kcal(value: object, unit: str) -> str:
