@@ -425,3 +425,14 @@ def test_the_process_passes_through_its_inducing_points():
     graph = atoms_of([6] * 12, [1] * 12)
     variance = head(head.kernel.inducing_points.detach(), graph).variance.detach()
     assert float(variance.max()) < 1e-4 * SCALE**2
+
+
+def test_expanded_distances_are_those_of_differences() -> None:
+    """Of centred float64 rows, near duplicates among them: to 1e-14 of the squared spread, and never below zero."""
+    points = 30.0 * torch.randn(40, 64, dtype=torch.float64)
+    points = torch.cat([points, points + 1e-9 * torch.randn_like(points), points])
+    expected = (points[:, None] - points).square().sum(-1)
+    spread = float(points.square().sum(-1).max())
+    found = squared_distances(points, points)
+    assert float((found - expected).abs().max()) < 1e-14 * spread
+    assert float(found.min()) >= 0.0
