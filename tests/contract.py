@@ -120,6 +120,8 @@ def predicted(potential: Potential, graph: AtomicGraph) -> dict[str, Tensor]:
     for how in () if values.energy_std is None else ways(potential):
         complete = potential.predict(graph, forces_std=how)
         found |= {"node_energy_std": complete.node_energy_std, f"forces_std_{how}": complete.forces_std}
+        if complete.stress_std is not None:
+            found["stress_std"] = complete.stress_std
     return found
 
 

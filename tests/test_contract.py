@@ -78,7 +78,7 @@ def test_a_batch_is_its_structures_one_by_one(potential: Potential):
     together = predicted(potential, graph_of(*structures))
     alone = [predicted(potential, graph_of(atoms)) for atoms in structures]
     for name, value in together.items():
-        if name == "stress":
+        if name.startswith("stress"):
             assert bool(value[: len(MIXED)].isnan().all())
             close(value[len(MIXED) :], torch.cat([one[name] for one in alone[len(MIXED) :]]), **EXACT)
         else:
@@ -103,6 +103,8 @@ def test_turning_the_world_turns_the_forces(potential: Potential, atoms: Atoms, 
             close(after[name], matrix @ value @ matrix.T, **EXACT)
         elif name.startswith("forces_std"):
             close(after[name].square().sum(-1), value.square().sum(-1), **EXACT)
+        elif name == "stress_std":
+            close(after[name].square().sum((-1, -2)), value.square().sum((-1, -2)), **EXACT)
         else:
             close(after[name], value, **EXACT)
 
@@ -138,6 +140,7 @@ def test_a_supercell_is_its_cell_repeated(potential: Potential):
     if "energy_std" in once:
         factor = 2.0 if potential.head.covariance == "full" else 2.0**0.5
         close(twice["energy_std"], factor * once["energy_std"], **EXACT)
+        close(twice["stress_std"], 0.5 * factor * once["stress_std"], **EXACT)
         close(twice["node_energy_std"], once["node_energy_std"].repeat(2), **EXACT)
 
 

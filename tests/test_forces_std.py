@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from torch import Tensor
 
-from contract import AMMONIA, CASES, CRYSTAL, ETHANOL, EXACT, WATER, Case, graph_of
+from contract import AMMONIA, CASES, CRYSTAL, ETHANOL, EXACT, FINITE_DIFFERENCE, STEP, WATER, Case, graph_of
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import LNK, LNKConfig
@@ -126,11 +128,34 @@ def test_none_costs_nothing_and_says_so():
 
 def test_tangents_are_the_jacobian():
     potential, graph = potential_with(), graph_of(CRYSTAL)
-    close(
-        embedding_tangents(potential.backbone, graph, unit_displacements(graph, graph.n_atoms)),
-        jacobian(potential, graph),
-        **EXACT,
-    )
+    directions = unit_displacements(graph.atom_rank(), graph.n_atoms, torch.float64)
+    tangents = torch.cat(list(embedding_tangents(potential.backbone, graph, directions)))
+    close(tangents, jacobian(potential, graph), **EXACT)
+
+
+@pytest.mark.parametrize("atoms", [CRYSTAL, CRYSTAL.repeat((1, 1, 2))], ids=["cell", "supercell"])
+def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
+    """A linear kernel is a linear model: Var(∂E/∂ε) = |∂Φ/∂ε · C|², with ∂Φ/∂ε by differences of deformed crystals."""
+    potential = potential_with(kernel="linear", mean="backbone")
+    head = potential.head
+
+    def summed_basis(strain: np.ndarray) -> Tensor:
+        deformed = atoms.copy()
+        deformed.set_cell(atoms.cell.array @ (np.eye(3) + strain), scale_atoms=True)
+        graph = graph_of(deformed)
+        features = potential.backbone(graph)
+        return head.kernel.basis(head.compared(features), head.element_index[graph.atomic_numbers]).sum(0)
+
+    expected = torch.zeros(3, 3, dtype=torch.float64)
+    with torch.no_grad():
+        for a, b in np.ndindex(3, 3):
+            strain = np.zeros((3, 3))
+            strain[a, b] += 0.5 * STEP
+            strain[b, a] += 0.5 * STEP
+            slope = (summed_basis(strain) - summed_basis(-strain)) / (2.0 * STEP)
+            expected[a, b] = (slope @ head.weight_cholesky.tril()).norm()
+    scale = potential.statistics.scale / atoms.get_volume()
+    close(potential.predict(graph_of(atoms)).stress_std[0], scale * expected, **FINITE_DIFFERENCE)
 
 
 @torch.no_grad()

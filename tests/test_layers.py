@@ -12,7 +12,7 @@ import sigmaff
 LAYERS = [
     {"errors"},
     {"units", "ops", "neighbors", "files", "allocator"},
-    {"graph"},
+    {"graph", "readout"},
     {"prediction"},
     {"data", "backbones", "heads"},
     {"potential"},

@@ -17,12 +17,14 @@ from sigmaff.heads import LNK, EnergyDistribution, LNKConfig
 from sigmaff.heads.lnk.inducing import choose_inducing_points
 from sigmaff.heads.lnk.kernels import MATERN52, RBF, SMOOTHING, StationaryKernel, squared_distances
 from sigmaff.heads.lnk.local_kernel import JITTER
+from sigmaff.readout import Embedding
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import gpytorch
 
 N_FEATURES = 5
+EMBEDDING = Embedding(n_features=N_FEATURES, activation=nn.SiLU())
 ELEMENTS = (1, 6, 8)
 KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
 COVARIANCES = ("full", "diagonal")
@@ -56,7 +58,7 @@ def embeddings(n: int) -> Tensor:
 def lnk(elements: tuple[int, ...] = ELEMENTS, **settings: object) -> LNK:
     """A head with inducing points on random embeddings, a random posterior, and kernel parameters that are not one."""
     config = LNKConfig(**({"n_inducing": 12, "n_samples": 8, "n_frequencies": 8} | settings))
-    head = LNK(config, N_FEATURES, nn.SiLU(), elements)
+    head = LNK(config, EMBEDDING, elements)
     head.set_precision(torch.float64)
     head.initialize(embeddings(60), torch.tensor(elements).repeat(60 // len(elements)))
     give_posterior(head)
@@ -360,7 +362,7 @@ def test_new_inducing_points_leave_nothing_of_the_old(kernel: str):
     with head.prepared():
         head(h, GRAPH)
     head.initialize(embeddings(60) + 0.5, torch.tensor([1] * 10 + [6] * 48 + [8] * 2))
-    fresh = LNK(head.config, N_FEATURES, nn.SiLU(), ELEMENTS)
+    fresh = LNK(head.config, EMBEDDING, ELEMENTS)
     fresh.set_precision(torch.float64)
     fresh.load_state_dict(head.state_dict())
     with head.prepared():

@@ -47,7 +47,6 @@ class TestSize:
         potential = potential_with(DeterministicConfig())
         assert n_parameters(potential) == 455_809
         assert n_parameters(potential.backbone) == 455_744
-        assert potential.backbone.n_features == 64
 
     def test_of_the_lnk_as_published(self):
         """Inducing points, means, Cholesky factor, three numbers of kernel and mean; the noise is not counted."""
@@ -75,7 +74,7 @@ def both_directions(graph: AtomicGraph):
 @torch.no_grad()
 def copy_weights(potential: Potential, reference: nn.Module) -> None:
     ours = potential.backbone
-    reference.embedding.weight.copy_(ours.embedding.weight)
+    reference.embedding.weight.copy_(ours.elements.weight)
     for index, (mine, theirs) in enumerate(zip(ours.interactions, reference.interactions, strict=True)):
         rows = slice(128 * index, 128 * (index + 1))
         theirs.mlp[0].weight.copy_(ours.filters.input.weight[rows])
@@ -129,7 +128,7 @@ class TestDropout:
         assert order == [(name, shape) for shape in shapes for name in ("ShiftedSoftplus", "Dropout")]
 
     def test_zeroes_the_share_that_was_asked_for(self):
-        activation = SchNet(self.CONFIG).activation.train()
+        activation = SchNet(self.CONFIG, (1, 6), 4.0).activation.train()
         out = activation(torch.full((100_000,), 2.0))
         assert float((out == 0).double().mean()) == pytest.approx(0.5, abs=0.01)
         assert float(out.mean()) == pytest.approx(float(ShiftedSoftplus()(torch.tensor(2.0))), rel=0.02)

@@ -23,6 +23,7 @@ class AtomicGraph:
     pair_shift: Tensor  # (n_pairs, 3) Cartesian offset of the second atom's periodic image
     cell: Tensor | None  # (n_structures, 3, 3) rows are lattice vectors; zero where a structure is not periodic
     n_structures: int
+    incoming: Tensor | None = None  # (n_atoms, n_most) see ``with_incoming``
 
     @property
     def n_atoms(self) -> int:
@@ -52,6 +53,24 @@ class AtomicGraph:
         first, second = self.pair_index
         return self.positions[second] + self.pair_shift - self.positions[first]
 
+    def with_incoming(self) -> Self:
+        """The same graph with the directed edges that end at each atom; 2 · n_pairs where an atom has fewer than most.
+
+        Pair p stands for two directed edges: 2p ends at its first atom, 2p + 1 at its second; e ^ 1 is e reversed.
+        """
+        if self.incoming is not None:
+            return self
+        end = self.pair_index.T.flatten()
+        order = torch.argsort(end, stable=True)
+        count = torch.bincount(end, minlength=self.n_atoms)
+        first = torch.cumsum(count, 0) - count
+        end = end[order]
+        rank = torch.arange(len(end), device=end.device) - first[end]
+        n_most = int(count.max()) if len(end) else 0
+        incoming = end.new_full((self.n_atoms, n_most), len(end))
+        incoming[end, rank] = order
+        return replace(self, incoming=incoming)
+
     def with_positions(self, positions: Tensor) -> Self:
         """The same graph, same pairs, with other positions: what forces are derivatives of."""
         return replace(self, positions=positions)
@@ -66,6 +85,7 @@ class AtomicGraph:
             pair_index=self.pair_index.to(device=device),
             pair_shift=self.pair_shift.to(device=device, dtype=dtype),
             cell=None if self.cell is None else self.cell.to(device=device, dtype=dtype),
+            incoming=None if self.incoming is None else self.incoming.to(device=device),
         )
 
 

@@ -38,7 +38,8 @@ class Prediction:
     energy_std: Tensor | None = None  # (n_structures,)
     forces_std: Tensor | None = None  # (n_atoms, 3)
     node_energy_std: Tensor | None = None  # (n_atoms,)
-    stress: Tensor | None = None  # (n_structures, 3, 3) for periodic structures
+    stress: Tensor | None = None  # (n_structures, 3, 3) eV/Å³, ASE's sign, for structures with a periodic cell
+    stress_std: Tensor | None = None  # (n_structures, 3, 3)
     provenance: Provenance
 
 
@@ -79,7 +80,10 @@ UNCALIBRATED = Calibration(method="none", scale=1.0, n_samples=0)
 
 
 def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calibration | None) -> Prediction:
-    """The prediction with its σ rescaled. Energy and per-atom energy share one calibration."""
+    """The prediction with its σ rescaled.
+
+    Energy and per-atom energy share one calibration; so do forces and stress, both slopes of the energy.
+    """
     if energy is None and forces is None:
         return prediction
 
@@ -92,6 +96,7 @@ def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calib
         energy_std=scaled(prediction.energy_std, energy),
         node_energy_std=scaled(prediction.node_energy_std, energy),
         forces_std=scaled(prediction.forces_std, forces),
+        stress_std=scaled(prediction.stress_std, forces),
         provenance=replace(prediction.provenance, calibration="+".join(methods)),
     )
 
@@ -114,6 +119,7 @@ def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Predict
             forces_std=part(prediction.forces_std, start, count),
             node_energy_std=part(prediction.node_energy_std, start, count),
             stress=part(prediction.stress, index, 1),
+            stress_std=part(prediction.stress_std, index, 1),
         )
         for index, (start, count) in enumerate(zip(first_atom, n_atoms, strict=True))
     ]
@@ -135,4 +141,5 @@ def concatenate(predictions: list[Prediction]) -> Prediction:
         forces_std=joined("forces_std"),
         node_energy_std=joined("node_energy_std"),
         stress=joined("stress"),
+        stress_std=joined("stress_std"),
     )

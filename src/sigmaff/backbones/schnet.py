@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from sigmaff.backbones.base import Backbone
 from sigmaff.graph import AtomicGraph
 from sigmaff.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
+from sigmaff.readout import Embedding
 
 MAX_ATOMIC_NUMBER = 99
 
@@ -35,20 +36,20 @@ class SchNet(Backbone):
     per pair rather than once per direction.
     """
 
-    def __init__(self, config: SchNetConfig) -> None:
+    def __init__(self, config: SchNetConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
         super().__init__()
         self.config = config
         self.cutoff = config.cutoff
         self.max_atomic_number = MAX_ATOMIC_NUMBER
-        self.n_features = config.n_hidden // 2
         self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
-        self.embedding = nn.Embedding(MAX_ATOMIC_NUMBER + 1, config.n_hidden)
+        self.embedding = Embedding(n_features=config.n_hidden // 2, activation=self.activation)
+        self.elements = nn.Embedding(MAX_ATOMIC_NUMBER + 1, config.n_hidden)
         self.filters = FilterNetwork(config)
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
-        self.output = _linear(config.n_hidden, self.n_features)
+        self.output = _linear(config.n_hidden, self.embedding.n_features)
 
     def forward(self, graph: AtomicGraph) -> Tensor:
-        features = self.embedding(graph.atomic_numbers)
+        features = self.elements(graph.atomic_numbers)
         distance = graph.pair_vectors().norm(dim=-1)
         for interaction, weights in zip(self.interactions, self.filters(distance), strict=True):
             features = features + interaction(features, weights, graph.pair_index)

@@ -43,6 +43,16 @@ class GraphDataset:
         return len(self.structures)
 
     @property
+    def n_atoms(self) -> Tensor:
+        """Of each structure."""
+        return self._n_atoms
+
+    @property
+    def n_pairs(self) -> Tensor:
+        """Of each structure."""
+        return self._n_pairs
+
+    @property
     def mean_neighbors(self) -> float:
         """Neighbours within the cutoff of an average atom; a pair makes two."""
         return 2.0 * self._pair_index.shape[1] / len(self._positions)

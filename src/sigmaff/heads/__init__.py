@@ -3,18 +3,18 @@
 from typing import Annotated
 
 from pydantic import Field
-from torch import nn
 
 from sigmaff.heads.base import EnergyDistribution, Head
 from sigmaff.heads.deterministic import Deterministic, DeterministicConfig
 from sigmaff.heads.lnk.head import LNK, LNKConfig
+from sigmaff.readout import Embedding
 
 HeadConfig = Annotated[DeterministicConfig | LNKConfig, Field(discriminator="name")]
 HEADS: dict[str, type[Head]] = {"deterministic": Deterministic, "lnk": LNK}
 
 
-def build_head(config: HeadConfig, n_features: int, activation: nn.Module, elements: tuple[int, ...]) -> Head:
-    return HEADS[config.name](config, n_features, activation, elements)
+def build_head(config: HeadConfig, embedding: Embedding, elements: tuple[int, ...]) -> Head:
+    return HEADS[config.name](config, embedding, elements)
 
 
 __all__ = [

@@ -3,11 +3,12 @@
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor, nn
+from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads.base import EnergyDistribution, Head
 from sigmaff.ops import scatter_sum
+from sigmaff.readout import Embedding
 
 
 class DeterministicConfig(BaseModel):
@@ -23,18 +24,11 @@ class Deterministic(Head):
 
     method = "deterministic"
 
-    def __init__(
-        self,
-        config: DeterministicConfig,
-        n_features: int,
-        activation: nn.Module,
-        elements: tuple[int, ...],
-    ) -> None:
+    def __init__(self, config: DeterministicConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
-        self.activation = activation
-        self.linear = nn.Linear(n_features, 1)
-        nn.init.zeros_(self.linear.bias)
+        self.activation = embedding.activation
+        self.linear = embedding.readout()
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         node_mean = self.node_mean(node_features)

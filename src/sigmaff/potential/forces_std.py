@@ -1,11 +1,14 @@
-"""Variance of forces from a head's variance of energies: F = −∂E/∂x is linear in the random function.
+"""Variance of forces and stress from a head's variance of energies: derivatives are linear in the random function.
 
 Exact: with the tangents T_c = ∂h/∂x_c of all embeddings, Var(F_c) is the head's variance of the slope along T_c; one
-forward-mode pass for each coordinate of the largest structure serves all structures of a batch at once.
+forward-mode pass for each coordinate of the largest structure serves all structures of a batch at once. Strain has
+six components whatever the size, so the variance of stress is always exact.
 Sampled: k posterior functions, drawn once with the model, are k smooth conservative energies; Var(F_c) is the mean
 square of the derivatives of their deviations from the mean: one forward pass and k batched backward passes.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -19,6 +22,8 @@ from sigmaff.prediction import ForcesStd
 
 TANGENT_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
+ELEMENTS_PER_PAIR = 2048
+"""Numbers that a derivative pass holds for each pair, roughly."""
 
 
 def forces_variance(
@@ -48,42 +53,71 @@ def forces_variance(
     return sampled_forces_variance(backbone, head, graph, features), "sampled"
 
 
-def embedding_tangents(backbone: Backbone, graph: AtomicGraph, directions: Tensor) -> Tensor:
-    """Derivatives of the embeddings along displacements: (n, n_atoms, 3) -> (n, n_atoms, n_features)."""
+def embedding_tangents(
+    backbone: Backbone, graph: AtomicGraph, directions: Tensor, shift_directions: Tensor | None = None
+) -> Iterator[Tensor]:
+    """Derivatives of the embeddings along displacements of atoms, and of the images that pairs reach, if given.
 
-    def embed(positions: Tensor) -> Tensor:
-        return backbone(graph.with_positions(positions))
-
-    def tangent(direction: Tensor) -> Tensor:
-        return torch.func.jvp(embed, (graph.positions,), (direction,))[1]
-
-    return torch.func.vmap(tangent)(directions)
-
-
-def unit_displacements(graph: AtomicGraph, n_moved: int) -> Tensor:
-    """One direction per coordinate of the first ``n_moved`` atoms: atom a of every structure moved along x, y or z.
-
-    (3 · n_moved, n_atoms, 3)
+    (n, n_atoms, 3) and (n, n_pairs, 3) -> (n, n_atoms, n_blocks · n_features), in parts that bound memory.
     """
-    rank = graph.atom_rank()
-    same_atom = rank == torch.arange(n_moved, device=rank.device)[:, None]
-    axes = torch.eye(3, dtype=graph.positions.dtype, device=rank.device)
-    return (same_atom[:, None, :, None] * axes[None, :, None, :]).flatten(0, 1)
+
+    def embed(positions: Tensor, pair_shift: Tensor) -> Tensor:
+        return backbone(replace(graph, positions=positions, pair_shift=pair_shift))
+
+    def tangent(direction: Tensor, shift_direction: Tensor) -> Tensor:
+        return torch.func.jvp(embed, (graph.positions, graph.pair_shift), (direction, shift_direction))[1]
+
+    if shift_directions is None:
+        shift_directions = graph.pair_shift.new_zeros(1, 1, 1).expand(len(directions), *graph.pair_shift.shape)
+    chunk = _chunk(graph)
+    for part, shift_part in zip(directions.split(chunk), shift_directions.split(chunk), strict=True):
+        yield torch.func.vmap(tangent)(part, shift_part)
+
+
+def _chunk(graph: AtomicGraph) -> int:
+    """Derivative passes that are made at once."""
+    return max(1, TANGENT_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
+
+
+def unit_displacements(turn: Tensor, n_turns: int, dtype: torch.dtype) -> Tensor:
+    """Atoms moved in turn along x, y and z, those of one turn together: (3 · n_turns, n_atoms, 3).
+
+    An atom whose ``turn`` (n_atoms,) is not below ``n_turns`` stays where it is.
+    """
+    moves = turn == torch.arange(n_turns, device=turn.device)[:, None]
+    axes = torch.eye(3, dtype=dtype, device=turn.device)
+    return (moves[:, None, :, None] * axes[None, :, None, :]).flatten(0, 1)
 
 
 def exact_forces_variance(
     backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, n_largest: int
 ) -> Tensor:
     """Exact for structures of up to ``n_largest`` atoms; for larger ones the values mean nothing."""
-    directions = unit_displacements(graph, n_largest)
-    per_direction = 16 * max(graph.pair_index.shape[1], graph.n_atoms) * features.shape[1]
-    chunk = max(1, TANGENT_ELEMENTS // per_direction)
+    rank = graph.atom_rank()
+    directions = unit_displacements(rank, n_largest, graph.positions.dtype)
     variances = [
-        head.slope_variance(features, embedding_tangents(backbone, graph, part), graph)
-        for part in directions.split(chunk)
+        head.slope_variance(features, tangents, graph) for tangents in embedding_tangents(backbone, graph, directions)
     ]
     by_coordinate = torch.cat(variances).unflatten(0, (-1, 3))  # (n_largest, 3, n_structures)
-    return by_coordinate[graph.atom_rank().clamp(max=n_largest - 1), :, graph.structure_index]
+    return by_coordinate[rank.clamp(max=n_largest - 1), :, graph.structure_index]
+
+
+def virial_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
+    """Variance of the derivatives of energies by symmetric strains, (n_structures, 3, 3).
+
+    ∂E/∂ε_ab is the slope along x -> x (1 + ½(e_ab + e_ba)), for atoms and for images.
+    """
+    axes = torch.eye(3, dtype=graph.positions.dtype, device=graph.positions.device)
+    outer = torch.einsum("ac,bd->abcd", axes, axes).flatten(0, 1)
+    strains = 0.5 * (outer + outer.transpose(1, 2))
+    upper = torch.triu_indices(3, 3, device=strains.device)
+    chosen = strains[3 * upper[0] + upper[1]]
+    tangents = embedding_tangents(backbone, graph, graph.positions @ chosen, graph.pair_shift @ chosen)
+    by_strain = torch.cat([head.slope_variance(features, part, graph) for part in tangents])  # (6, n_structures)
+    variance = by_strain.new_zeros(graph.n_structures, 3, 3)
+    variance[:, upper[0], upper[1]] = by_strain.T
+    variance[:, upper[1], upper[0]] = by_strain.T
+    return variance
 
 
 def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
@@ -95,7 +129,5 @@ def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, 
 
     pull_back = torch.func.vjp(embed, graph.positions)[1]
     cotangents = torch.func.jacrev(deviations)(features)  # (n_samples, n_atoms, n_features)
-    per_sample = 16 * max(graph.pair_index.shape[1], graph.n_atoms) * features.shape[1]
-    chunk = max(1, TANGENT_ELEMENTS // per_sample)
-    samples = torch.func.vmap(lambda c: pull_back(c)[0], chunk_size=chunk)(cotangents)
+    samples = torch.func.vmap(lambda c: pull_back(c)[0], chunk_size=_chunk(graph))(cotangents)
     return samples.square().mean(0)

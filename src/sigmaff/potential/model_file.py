@@ -92,7 +92,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
     path = Path(path)
     header, tensors = _read(path)
     dtype = _check_tensors(path, header, tensors)
-    _check_draws(path, header)
+    _check_draws(path, header, tensors)
     potential = Potential(header.config, header.statistics)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
@@ -141,12 +141,12 @@ def _parse(path: Path, metadata: str) -> Header:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
 
 
-def _check_draws(path: Path, header: Header) -> None:
+def _check_draws(path: Path, header: Header, tensors: dict[str, Tensor]) -> None:
     """Refuse a description that takes memory out of proportion to the tensors, which are known to fit it."""
     head, n_elements = header.config.head, len(header.statistics.elements)
     if not isinstance(head, LNKConfig):
         return
-    n_features = header.config.backbone.n_hidden
+    n_features = len(tensors["head.kernel.center"])
     n_draws = head.n_samples * (n_elements * (head.n_frequencies + n_features) + head.n_inducing)
     if n_draws + head.n_frequencies * n_features > MAX_DRAWS:
         raise ModelFileError(

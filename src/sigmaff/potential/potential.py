@@ -14,7 +14,7 @@ from sigmaff.errors import DataError, SigmaffError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.ops import scatter_sum
-from sigmaff.potential.forces_std import forces_variance
+from sigmaff.potential.forces_std import forces_variance, virial_variance
 from sigmaff.prediction import Calibration, ForcesStd, Prediction, Provenance, calibrated
 
 
@@ -41,13 +41,13 @@ class Potential(nn.Module):
         self.energy_calibration: Calibration | None = None
         self.forces_calibration: Calibration | None = None
         self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
-        self.backbone = build_backbone(config.backbone)
+        self.backbone = build_backbone(config.backbone, statistics.elements, statistics.mean_neighbors)
         if statistics.elements and statistics.elements[-1] > self.backbone.max_atomic_number:
             raise DataError(
                 f"the data hold {chemical_symbols[statistics.elements[-1]]}; {config.backbone.name} knows elements up "
                 f"to {chemical_symbols[self.backbone.max_atomic_number]}"
             )
-        self.head = build_head(config.head, self.backbone.n_features, self.backbone.activation, statistics.elements)
+        self.head = build_head(config.head, self.backbone.embedding, statistics.elements)
         self._references = _reference_table(statistics)
 
     @property
@@ -102,12 +102,15 @@ class Potential(nn.Module):
                 return self.eval().predict_raw(graph, forces_std=forces_std)
             finally:
                 self.train()
-        graph = graph.to(device=self.device, dtype=self.dtype)
+        graph = self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
         references = self._node_references(graph)
         with self.head.prepared():
             distribution, features, forces, virial = self.derivatives(graph)
             variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
+            stress_variance = None
+            if how is not None and graph.cell is not None:
+                stress_variance = virial_variance(self.backbone, self.head, graph, features)
         scale = self.statistics.scale
         node_energy = references + scale * distribution.node_mean.double()
         return Prediction(
@@ -118,6 +121,7 @@ class Potential(nn.Module):
             forces_std=_std(variance, scale),
             node_energy_std=_std(node_variance, scale),
             stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell),
+            stress_std=_stress_std(stress_variance, graph.cell, scale),
             provenance=Provenance(
                 method=self.head.method, kind=self.head.kind, covariance=self.head.covariance, forces_std=how
             ),
@@ -193,6 +197,11 @@ def _volume(cell: Tensor) -> Tensor:
     """(n_structures, 1, 1); NaN for a structure without a cell, whose stress does not exist."""
     volume = torch.linalg.det(cell).abs()
     return torch.where(volume > 0, volume, torch.nan)[:, None, None]
+
+
+def _stress_std(variance: Tensor | None, cell: Tensor | None, scale: float) -> Tensor | None:
+    std = _std(variance, scale)
+    return None if std is None or cell is None else std / _volume(cell)
 
 
 def _std(variance: Tensor | None, scale: float) -> Tensor | None:

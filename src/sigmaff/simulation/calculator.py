@@ -29,6 +29,7 @@ class Calculator(AseCalculator):
     | ``energy_uncertainty`` | | σ of the energy, eV |
     | ``energies_uncertainty`` | (n_atoms,) | σ of the share of each atom, eV |
     | ``forces_uncertainty`` | (n_atoms, 3) | σ of each component, eV/Å |
+    | ``stress_uncertainty`` | (6,) | σ of each component, eV/Å³; structures with a periodic cell |
 
     A σ that the model does not estimate is absent, never zero. The model is only read: several calculators may share
     one, and a calculator can be deep-copied and pickled.
@@ -44,6 +45,7 @@ class Calculator(AseCalculator):
         "energy_uncertainty",
         "energies_uncertainty",
         "forces_uncertainty",
+        "stress_uncertainty",
     ]
     default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto"}
     discard_results_on_any_change = True

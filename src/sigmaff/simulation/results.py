@@ -20,7 +20,7 @@ from sigmaff.prediction import Prediction
 
 Value = float | npt.NDArray[np.float64]
 PerAtom = Literal["arrays", "info"]
-PER_STRUCTURE_KEYS = ("energy_uncertainty",)
+PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty")
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
 
 
@@ -30,8 +30,10 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
     results: dict[str, Value] = {"energy": energy, "free_energy": energy}
     results["energies"] = _float64(prediction.node_energy)
     results["forces"] = _float64(prediction.forces)
-    if prediction.stress is not None and atoms.pbc.any() and atoms.cell.rank == 3:
-        results["stress"] = full_3x3_to_voigt_6_stress(_float64(prediction.stress[0]))
+    if atoms.pbc.any() and atoms.cell.rank == 3:
+        for name, tensor in (("stress", prediction.stress), ("stress_uncertainty", prediction.stress_std)):
+            if tensor is not None:
+                results[name] = full_3x3_to_voigt_6_stress(_float64(tensor[0]))
     if prediction.energy_std is not None:
         results["energy_uncertainty"] = prediction.energy_std.item()
     if prediction.node_energy_std is not None:
@@ -77,7 +79,7 @@ def _store(atoms: Atoms, results: Mapping[str, Value], per_atom: PerAtom) -> Non
         atoms.info.pop(key, None)
         atoms.arrays.pop(key, None)
     holder = {"arrays": atoms.arrays, "info": atoms.info}[per_atom]
-    atoms.info.update({key: results[key] for key in PER_STRUCTURE_KEYS if key in results})
+    atoms.info.update({key: np.array(results[key])[()] for key in PER_STRUCTURE_KEYS if key in results})
     holder.update({key: np.array(results[key]) for key in PER_ATOM_KEYS if key in results})
 
 
@@ -89,7 +91,7 @@ def _require_finite(name: str, value: Value, atoms: Atoms) -> None:
     finite = np.isfinite(value)
     if finite.all():
         return
-    per_atom = finite.ndim > 0 and name != "stress"
+    per_atom = finite.ndim > 0 and not name.startswith("stress")
     where = f" of atom {np.argwhere(~finite)[0, 0]}" if per_atom else ""
     raise DataError(
         f"the model's {name}{where} in {atoms.symbols} is not a finite number; the structure is probably far from "

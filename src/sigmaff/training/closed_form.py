@@ -5,7 +5,7 @@ the size of the weights (``posterior``). Mean and variance are chosen apart: tho
 but make the variance of a misspecified model overconfident, so each finds its own noise and weight of force rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 
 from sigmaff.data import GraphDataset
-from sigmaff.errors import ConfigError, DataError
-from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.errors import ConfigError
 from sigmaff.heads import LNK, Deterministic, LNKConfig
 from sigmaff.heads.lnk.local_kernel import LENGTHSCALE_FACTOR, LocalKernel
-from sigmaff.ops import scatter_sum
 from sigmaff.potential import Potential, PotentialConfig
-from sigmaff.potential.forces_std import embedding_tangents, unit_displacements
 from sigmaff.training.posterior import (
     FORCE_WEIGHTS,
     Moments,
@@ -31,15 +28,14 @@ from sigmaff.training.posterior import (
     marginal_score,
     posteriors,
 )
+from sigmaff.training.rows import RowLimit, batches, collect_rows
 
 LENGTHSCALES = (3.0, 10.0, 30.0)
 """Tried, in units of the mean distance between inducing points of an element."""
 LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
 """Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""
-MAX_FORCE_ROWS = 30_000
-"""Force components of the training set that enter the solve; whole structures, drawn at random."""
-MAX_HELD_OUT_FORCE_ROWS = 6_000
-BATCH_ATOMS = 300
+TRAINING_ROWS = RowLimit(n_rows=30_000, work=5_000_000)
+HELD_OUT_ROWS = RowLimit(n_rows=6_000, work=1_000_000)
 
 Progress = Callable[[int, int], None]
 """Called with the number of structures done and their total."""
@@ -143,7 +139,7 @@ def with_lnk_head(potential: Potential, config: LNKConfig) -> tuple[Potential, L
 
 def _candidate_kernels(fitted: Potential, head: LNK, train_set: GraphDataset) -> list[tuple[LocalKernel, float]]:
     """Kernels of unit scale on the same inducing points, with their lengthscale factors."""
-    graphs = [graph for graph, _ in _batches(train_set, np.arange(len(train_set)), fitted)]
+    graphs = [graph for graph, _ in batches(train_set, np.arange(len(train_set)), fitted)]
     features = torch.cat([fitted.backbone(graph) for graph in graphs])
     head.initialize(features, torch.cat([graph.atomic_numbers for graph in graphs]))
     if head.kernel.stationary is None:
@@ -165,11 +161,12 @@ def _collect(
     progress: Progress | None,
 ) -> list[_Collected]:
     """One pass over both data sets for all kernels at once."""
+    unscaled = [kernel for kernel, _ in kernels]
     n_total = len(train_set) + len(held_out)
     done = 0
     energy = [Moments.empty(kernel.n_weights) for kernel, _ in kernels]
     forces = [Moments.empty(kernel.n_weights) for kernel, _ in kernels]
-    for rows_of_kernels, n_structures in _rows(potential, kernels, train_set, MAX_FORCE_ROWS, seed):
+    for rows_of_kernels, n_structures in collect_rows(potential, unscaled, train_set, TRAINING_ROWS, seed):
         for k, (energy_rows, force_rows) in enumerate(rows_of_kernels):
             energy[k] = energy[k].plus(energy_rows)
             forces[k] = forces[k] if force_rows is None else forces[k].plus(force_rows)
@@ -177,7 +174,7 @@ def _collect(
         if progress is not None:
             progress(done, n_total)
     parts: list[tuple[list[Rows], list[Rows]]] = [([], []) for _ in kernels]
-    for rows_of_kernels, n_structures in _rows(potential, kernels, held_out, MAX_HELD_OUT_FORCE_ROWS, seed):
+    for rows_of_kernels, n_structures in collect_rows(potential, unscaled, held_out, HELD_OUT_ROWS, seed):
         for (energies, components), (energy_rows, force_rows) in zip(parts, rows_of_kernels, strict=True):
             energies.append(energy_rows)
             components.extend([] if force_rows is None else [force_rows])
@@ -188,88 +185,6 @@ def _collect(
         _Collected(energy=e, forces=f, held_out=_held_out(kinds))
         for e, f, kinds in zip(energy, forces, parts, strict=True)
     ]
-
-
-def _rows(
-    potential: Potential,
-    kernels: list[tuple[LocalKernel, float]],
-    dataset: GraphDataset,
-    max_force_rows: int,
-    seed: int,
-) -> Iterator[tuple[list[tuple[Rows, Rows | None]], int]]:
-    """Energy rows of every structure, and force rows of as many structures as the limit allows, batch by batch."""
-    order = np.random.default_rng(seed).permutation(len(dataset))
-    n_force_rows = 0
-    for graph, labels in _batches(dataset, order, potential):
-        with_forces = labels.forces is not None and n_force_rows < max_force_rows
-        yield _batch_rows(potential, kernels, graph, labels, with_forces), graph.n_structures
-        n_force_rows += 3 * graph.n_atoms
-
-
-def _batches(dataset: GraphDataset, order: np.ndarray, potential: Potential) -> Iterator[tuple[AtomicGraph, Labels]]:
-    """Batches of about BATCH_ATOMS atoms, on the potential's device and in its precision."""
-    n_atoms = np.array([len(dataset.structures.structures[i]) for i in order])
-    ends = np.cumsum(n_atoms) // BATCH_ATOMS
-    for part in np.split(order, np.flatnonzero(np.diff(ends)) + 1):
-        graph, labels = dataset.batch(part)
-        yield graph.to(device=potential.device, dtype=potential.dtype), labels
-
-
-def _batch_rows(
-    potential: Potential,
-    kernels: list[tuple[LocalKernel, float]],
-    graph: AtomicGraph,
-    labels: Labels,
-    with_forces: bool,
-) -> list[tuple[Rows, Rows | None]]:
-    """Rows of one batch for each kernel: targets are what the backbone's readout misses, in normalised units."""
-    energy_target, forces_target = potential.normalised_targets(graph, labels)
-    if energy_target is None:
-        raise DataError("the LNK needs energies: the data set has none")
-    distribution, features, forces, _ = potential.derivatives(graph)
-    energy_miss = (energy_target - distribution.mean).double()
-    forces_miss = None if forces_target is None else (forces_target - forces).double().flatten()
-    features = features.double()
-    tangents = (
-        embedding_tangents(
-            potential.backbone, graph, unit_displacements(graph, int(graph.atoms_per_structure().max()))
-        ).double()
-        if with_forces
-        else None
-    )
-    elements = _elements(potential, graph)
-    rows: list[tuple[Rows, Rows | None]] = []
-    for kernel, _ in kernels:
-        summed = scatter_sum(kernel.basis(features, elements), graph.structure_index, graph.n_structures)
-        residual = kernel.residual(features, elements, summed, graph)
-        energy_rows = Rows(features=summed, targets=energy_miss, residual=residual)
-        if tangents is None or forces_miss is None:
-            rows.append((energy_rows, None))
-        else:
-            rows.append((energy_rows, _force_rows(kernel, features, tangents, elements, forces_miss, graph)))
-    return rows
-
-
-def _force_rows(
-    kernel: LocalKernel, features: Tensor, tangents: Tensor, elements: Tensor, targets: Tensor, graph: AtomicGraph
-) -> Rows:
-    """One row for each force component, in the order of the flattened forces."""
-    slopes = kernel.basis_slopes(features, tangents, elements)
-    shape = (len(slopes), graph.n_structures, slopes.shape[-1])
-    summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
-    residual = kernel.slope_residual(features, tangents, elements, summed, graph)
-    component = 3 * graph.atom_rank()[:, None] + torch.arange(3, device=features.device)
-    structure = graph.structure_index[:, None].expand(-1, 3)
-    return Rows(
-        features=-summed[component, structure].flatten(0, 1),
-        targets=targets,
-        residual=residual[component, structure].flatten(),
-    )
-
-
-def _elements(potential: Potential, graph: AtomicGraph) -> Tensor:
-    known = torch.tensor(potential.statistics.elements, device=graph.atomic_numbers.device)
-    return torch.searchsorted(known, graph.atomic_numbers)
 
 
 def _held_out(kinds: tuple[list[Rows], ...]) -> list[Rows]:

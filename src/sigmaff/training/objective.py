@@ -125,7 +125,7 @@ def load_batch(potential: Potential, dataset: GraphDataset, indices: Tensor, con
         )
     device = potential.device
     return Batch(
-        graph=graph.to(device=device, dtype=potential.dtype),
+        graph=potential.backbone.prepare(graph.to(device=device, dtype=potential.dtype)),
         energy=energy.to(device),
         forces=None if forces is None else forces.to(device),
     )

@@ -25,6 +25,7 @@ from sigmaff.heads.base import EnergyDistribution, Head
 from sigmaff.heads.lnk.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk.local_kernel import LocalKernel
 from sigmaff.ops import scatter_sum
+from sigmaff.readout import Embedding
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -100,21 +101,21 @@ class LNK(Head):
     method = "lnk"
     kind = "epistemic"
 
-    def __init__(self, config: LNKConfig, n_features: int, activation: nn.Module, elements: tuple[int, ...]) -> None:
+    def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
         self.covariance = config.covariance
         self.n_samples = config.n_samples
-        self.activation = activation
-        self.readout = None if config.mean == "constant" else nn.Linear(n_features, 1)
+        self.embedding = embedding
+        self.readout = None if config.mean == "constant" else embedding.readout()
         stationary, linear = KERNELS[config.kernel]
         self.kernel = LocalKernel(
             stationary,
             linear,
             n_inducing=config.n_inducing,
-            n_features=n_features,
+            n_features=embedding.n_features,
             n_elements=len(elements),
-            activation=activation,
+            activation=embedding.activation,
         )
         n_weights = self.kernel.n_weights
         self.weight_mean = nn.Parameter(torch.zeros(n_weights, dtype=torch.float64))
@@ -123,7 +124,7 @@ class LNK(Head):
         self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
         self.element_index: Tensor
         self.register_buffer("element_index", _element_index(elements), persistent=False)
-        self._draw_functions(n_features, len(elements), stationary or RBF)
+        self._draw_functions(embedding.n_features, len(elements), stationary or RBF)
         self._prepared: tuple[tuple[int, ...], _Factors] | None = None
         self._in_use: _Factors | None = None
 
@@ -153,7 +154,11 @@ class LNK(Head):
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:
         """Place the inducing points on training embeddings."""
-        self.kernel.initialize(node_features.detach().double(), self.element_index[atomic_numbers])
+        self.kernel.initialize(self.compared(node_features.detach()), self.element_index[atomic_numbers])
+
+    def compared(self, node_features: Tensor) -> Tensor:
+        """The embeddings that the kernel compares, as it computes with them."""
+        return self.embedding.compared(node_features.double())
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
@@ -185,7 +190,7 @@ class LNK(Head):
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
         elements = self.element_index[graph.atomic_numbers]
-        features = node_features.double()
+        features = self.compared(node_features)
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
             rows = self.kernel.rows(features, elements)
         node_mean = self._node_mean(node_features, rows)
@@ -199,7 +204,7 @@ class LNK(Head):
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         elements = self.element_index[graph.atomic_numbers]
-        return self._node_variance(self.kernel.rows(node_features.double(), elements), elements)
+        return self._node_variance(self.kernel.rows(self.compared(node_features), elements), elements)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
@@ -222,7 +227,7 @@ class LNK(Head):
         f − mean(f) = f₀(h) + φ(h) · (C ε − L⁻¹ f₀(Z))
         """
         elements = self.element_index[graph.atomic_numbers]
-        features = node_features.double()
+        features = self.compared(node_features)
         weights = self._factors().cholesky @ self.posterior_draws
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
@@ -239,7 +244,7 @@ class LNK(Head):
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         elements = self.element_index[graph.atomic_numbers]
-        features, tangents = node_features.double(), tangents.double()
+        features, tangents = self.compared(node_features), self.compared(tangents)
         slopes = self.kernel.basis_slopes(features, tangents, elements)
         cholesky = self._factors().cholesky
         if self.covariance == "diagonal":
@@ -251,7 +256,9 @@ class LNK(Head):
         return residual + (summed @ cholesky).square().sum(-1)
 
     def _node_mean(self, node_features: Tensor, rows: Tensor) -> Tensor:
-        readout = self.constant if self.readout is None else self.readout(self.activation(node_features)).squeeze(-1)
+        readout = self.constant
+        if self.readout is not None:
+            readout = self.readout(self.embedding.activation(node_features)).squeeze(-1)
         return readout if self.config.mean == "backbone" else readout + rows @ self._factors().mean
 
     def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:

@@ -1,0 +1,135 @@
+"""Energies and forces as linear observations of the weights of a kernel: one row each, on a frozen backbone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigmaff.data import GraphDataset
+from sigmaff.errors import DataError
+from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.heads.lnk.local_kernel import LocalKernel
+from sigmaff.ops import scatter_sum
+from sigmaff.potential import Potential
+from sigmaff.potential.forces_std import embedding_tangents, unit_displacements
+from sigmaff.training.posterior import Rows
+
+BATCH_ATOMS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLimit:
+    """How many force components a fit looks at. A row takes one derivative of the whole structure."""
+
+    n_rows: int
+    work: int  # rows times pairs of their structures
+
+    def share(self, dataset: GraphDataset) -> float:
+        """The part of the atoms of every structure whose forces are used."""
+        n_atoms, n_pairs = dataset.n_atoms.double(), dataset.n_pairs.double()
+        n_rows, work = float(3.0 * n_atoms.sum()), float(3.0 * n_atoms @ n_pairs)
+        return min(1.0, self.n_rows / n_rows, self.work / max(work, 1.0))
+
+
+def collect_rows(
+    potential: Potential, kernels: list[LocalKernel], dataset: GraphDataset, limit: RowLimit, seed: int
+) -> Iterator[tuple[list[tuple[Rows, Rows | None]], int]]:
+    """For each kernel, energy rows of all structures and force rows of atoms drawn at random from each, by batches.
+
+    With every batch comes its number of structures.
+    """
+    generator = np.random.default_rng(seed)
+    share = limit.share(dataset)
+    for graph, labels in batches(dataset, generator.permutation(len(dataset)), potential):
+        turn, n_turns = _turns(graph, share, generator)
+        yield _batch_rows(potential, kernels, graph, labels, turn, n_turns), graph.n_structures
+
+
+def batches(dataset: GraphDataset, order: np.ndarray, potential: Potential) -> Iterator[tuple[AtomicGraph, Labels]]:
+    """Batches of about BATCH_ATOMS atoms, on the potential's device and in its precision."""
+    ends = np.cumsum(dataset.n_atoms.numpy()[order]) // BATCH_ATOMS
+    for part in np.split(order, np.flatnonzero(np.diff(ends)) + 1):
+        graph, labels = dataset.batch(part)
+        yield potential.backbone.prepare(graph.to(device=potential.device, dtype=potential.dtype)), labels
+
+
+def _turns(graph: AtomicGraph, share: float, generator: np.random.Generator) -> tuple[Tensor, int]:
+    """When each atom is moved, in an order drawn for each structure, and the number of turns until enough have been.
+
+    A structure whose share is a fraction of an atom moves one with that probability.
+    """
+    n_atoms = graph.atoms_per_structure().cpu().numpy()
+    wanted = np.floor(share * n_atoms + generator.random(len(n_atoms))).astype(int)
+    order = np.concatenate([generator.permutation(n) for n in n_atoms])
+    n_turns = int(wanted.max())
+    chosen = order < np.repeat(wanted, n_atoms)
+    return torch.as_tensor(np.where(chosen, order, n_turns), device=graph.structure_index.device), n_turns
+
+
+def _batch_rows(
+    potential: Potential, kernels: list[LocalKernel], graph: AtomicGraph, labels: Labels, turn: Tensor, n_turns: int
+) -> list[tuple[Rows, Rows | None]]:
+    """Rows of one batch for each kernel: targets are what the backbone's readout misses, in normalised units."""
+    energy_target, forces_target = potential.normalised_targets(graph, labels)
+    if energy_target is None:
+        raise DataError("the LNK needs energies: the data set has none")
+    distribution, features, forces, _ = potential.derivatives(graph)
+    energy_miss = (energy_target - distribution.mean).double()
+    features = potential.backbone.embedding.compared(features.double())
+    elements = _elements(potential, graph)
+    energy_rows = [_energy_rows(kernel, features, elements, energy_miss, graph) for kernel in kernels]
+    if forces_target is None or n_turns == 0:
+        return [(rows, None) for rows in energy_rows]
+    forces_miss = (forces_target - forces).double()
+    slopes = _slopes(potential, kernels, graph, features, elements, unit_displacements(turn, n_turns, potential.dtype))
+    return [
+        (rows, _force_rows(summed, residual, forces_miss, turn, n_turns, graph))
+        for rows, (summed, residual) in zip(energy_rows, slopes, strict=True)
+    ]
+
+
+def _energy_rows(kernel: LocalKernel, features: Tensor, elements: Tensor, targets: Tensor, graph: AtomicGraph) -> Rows:
+    summed = scatter_sum(kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+    return Rows(features=summed, targets=targets, residual=kernel.residual(features, elements, summed, graph))
+
+
+def _slopes(
+    potential: Potential,
+    kernels: list[LocalKernel],
+    graph: AtomicGraph,
+    features: Tensor,
+    elements: Tensor,
+    directions: Tensor,
+) -> list[tuple[Tensor, Tensor]]:
+    """Of each kernel along each direction: slopes of the summed basis (n, n_structures, n_weights), and the residual
+    variance of the slope (n, n_structures)."""
+    parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in kernels]
+    for tangents in embedding_tangents(potential.backbone, graph, directions):
+        tangents = potential.backbone.embedding.compared(tangents.double())
+        for kernel, collected in zip(kernels, parts, strict=True):
+            slopes = kernel.basis_slopes(features, tangents, elements)
+            shape = (len(slopes), graph.n_structures, slopes.shape[-1])
+            summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
+            collected.append((summed, kernel.slope_residual(features, tangents, elements, summed, graph)))
+    return [(torch.cat([s for s, _ in part]), torch.cat([r for _, r in part])) for part in parts]
+
+
+def _force_rows(
+    summed: Tensor, residual: Tensor, forces_miss: Tensor, turn: Tensor, n_turns: int, graph: AtomicGraph
+) -> Rows:
+    """One row for each force component of the atoms that were moved, in the order of atoms."""
+    moved = turn < n_turns
+    direction = 3 * turn[moved, None] + torch.arange(3, device=turn.device)
+    structure = graph.structure_index[moved, None].expand(-1, 3)
+    return Rows(
+        features=-summed[direction, structure].flatten(0, 1),
+        targets=forces_miss[moved].flatten(),
+        residual=residual[direction, structure].flatten(),
+    )
+
+
+def _elements(potential: Potential, graph: AtomicGraph) -> Tensor:
+    known = torch.tensor(potential.statistics.elements, device=graph.atomic_numbers.device)
+    return torch.searchsorted(known, graph.atomic_numbers)
