@@ -77,6 +77,24 @@ class Potential(nn.Module):
         gradient, (_, parts) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
         return EnergyDistribution(**parts), -gradient
 
+    def forward_with_virial(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor]:
+        """As ``forward``, and the symmetric derivative of the energies by strain, (n_structures, 3, 3)."""
+
+        def energy(positions: Tensor, strain: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            distribution, _ = self._distribution(_strained(graph.with_positions(positions), strain))
+            return distribution.mean.sum(), distribution.tensors()
+
+        strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
+        slopes = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
+        (gradient, virial), (_, parts) = slopes(graph.positions, strain)
+        return EnergyDistribution(**parts), -gradient, 0.5 * (virial + virial.transpose(1, 2))
+
+    def normalised_virial(self, graph: AtomicGraph, stress: Tensor) -> Tensor:
+        """The derivative of the energy by strain that these stresses (eV/Å³) stand for, as the network sees it."""
+        if graph.cell is None:
+            raise DataError("a stress belongs to a periodic cell; these structures have none")
+        return (stress * torch.linalg.det(graph.cell).abs()[:, None, None] / self.statistics.scale).to(self.dtype)
+
     def normalised_targets(self, graph: AtomicGraph, labels: Labels) -> tuple[Tensor | None, Tensor | None]:
         """Energies and forces as the network sees them; references are subtracted in float64."""
         energy = forces = None

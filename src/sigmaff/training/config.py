@@ -33,6 +33,12 @@ class TrainingConfig(BaseModel):
         le=1,
         description="ρ in the loss (1 − ρ)·energy + ρ·forces; 0 trains on energies and computes no forces",
     )
+    stress_weight: float = Field(
+        default=0.0,
+        ge=0,
+        description="weight in the loss of the stress, as strain derivative of the energy per atom; 0 leaves it out, "
+        "else all structures must be periodic and have a stress",
+    )
     batch_size: int = Field(
         default=10,
         ge=1,

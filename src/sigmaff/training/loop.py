@@ -282,15 +282,16 @@ class Training:
         """Loss, energy MAE (eV) and forces MAE (eV/Å) of the averaged weights on the validation set."""
         rank, n_processes = self.fabric.global_rank, self.fabric.world_size
         n_batches = math.ceil(len(self.validation_set) / self.config.validation_batch_size)
-        sums = np.zeros(6)
+        sums = np.zeros(7)
         self.module.eval()
         with self.average.applied():
             for indices in torch.arange(len(self.validation_set)).tensor_split(n_batches)[rank::n_processes]:
                 batch = load_batch(self.potential, self.validation_set, indices, self.config)
                 sums += _sums(self.objective(batch), batch.graph.n_structures, batch.graph.n_atoms)
-        energy_loss, energy_mae, n_structures, forces_loss, forces_mae, n_atoms = self._agree(*sums.tolist())
+        energy_loss, energy_mae, virial_loss, n_structures, forces_loss, forces_mae, n_atoms = self._agree(*sums)
         weight, scale = self.config.forces_weight, self.potential.statistics.scale
         loss = (1.0 - weight) * energy_loss / n_structures + weight * forces_loss / n_atoms
+        loss += self.config.stress_weight * virial_loss / n_structures
         if not math.isfinite(loss):
             raise TrainingDivergedError(
                 f"step {self.state.step}: the validation loss is {loss}; look for wrong labels or atoms "
@@ -336,10 +337,13 @@ class Training:
 
 def _sums(terms: LossTerms, n_structures: int, n_atoms: int) -> np.ndarray:
     """Losses and absolute errors of a batch as sums over its structures and atoms, and their numbers."""
-    forces_loss = 0.0 if terms.forces_loss is None else float(terms.forces_loss)
-    forces_mae = 0.0 if terms.forces_mae is None else float(terms.forces_mae)
-    of_structures = n_structures * np.array([float(terms.energy_loss), float(terms.energy_mae), 1.0])
-    return np.concatenate([of_structures, n_atoms * np.array([forces_loss, forces_mae, 1.0])])
+    of_structures = [terms.energy_loss, terms.energy_mae, terms.virial_loss, 1.0]
+    of_atoms = [terms.forces_loss, terms.forces_mae, 1.0]
+
+    def numbers(values: list[Tensor | float | None]) -> np.ndarray:
+        return np.array([0.0 if value is None else float(value) for value in values])
+
+    return np.concatenate([n_structures * numbers(of_structures), n_atoms * numbers(of_atoms)])
 
 
 def _optimizer(potential: Potential, config: TrainingConfig) -> AdamW:

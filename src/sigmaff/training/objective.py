@@ -1,6 +1,7 @@
-"""What training minimises: (1 − ρ)·L_E + ρ·L_F.
+"""What training minimises: (1 − ρ)·L_E + ρ·L_F + ς·L_S.
 
-L_E is the head's, L_F the mean over atoms of ‖F − F_label‖₂, both in the model's normalised unit.
+L_E is the head's, L_F the mean over atoms of ‖F − F_label‖₂, L_S the mean over structures of ‖W − W_label‖₂ / n_atoms
+with W = volume · stress, the derivative of the energy by strain; all in the model's normalised unit.
 """
 
 import warnings
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph
+from sigmaff.heads import EnergyDistribution
+from sigmaff.ops import scatter_sum
 from sigmaff.potential import Potential
 from sigmaff.training.config import TrainingConfig
 
@@ -23,6 +26,7 @@ class Batch(NamedTuple):
     graph: AtomicGraph
     energy: Tensor  # (n_structures,)
     forces: Tensor | None  # (n_atoms, 3); None where no forces are trained
+    virial: Tensor | None = None  # (n_structures, 3, 3); None where no stress is trained
 
 
 class LossTerms(NamedTuple):
@@ -32,6 +36,7 @@ class LossTerms(NamedTuple):
     energy_mae: Tensor
     forces_loss: Tensor | None = None
     forces_mae: Tensor | None = None
+    virial_loss: Tensor | None = None
 
 
 class Objective(nn.Module):
@@ -65,17 +70,27 @@ class Objective(nn.Module):
             return terms
 
     def _terms(self, batch: Batch) -> LossTerms:
-        potential = self.potential
-        if batch.forces is None:
-            distribution = potential.head(potential.backbone(batch.graph), batch.graph)
-        else:
-            distribution, forces = potential(batch.graph)
-        energy_loss = potential.head.energy_loss(distribution, batch.energy, self.n_train)
-        energy_mae = (distribution.mean.detach() - batch.energy).abs().mean()
-        if batch.forces is None:
-            return LossTerms(energy_loss, energy_mae)
-        error = forces - batch.forces
-        return LossTerms(energy_loss, energy_mae, mean_norm(error), error.detach().abs().mean())
+        distribution, forces, virial = self._predicted(batch)
+        terms = LossTerms(
+            energy_loss=self.potential.head.energy_loss(distribution, batch.energy, self.n_train),
+            energy_mae=(distribution.mean.detach() - batch.energy).abs().mean(),
+        )
+        if forces is not None and batch.forces is not None:
+            error = forces - batch.forces
+            terms = terms._replace(forces_loss=mean_norm(error), forces_mae=error.detach().abs().mean())
+        if virial is not None and batch.virial is not None:
+            graph = batch.graph
+            n_atoms = scatter_sum(torch.ones_like(graph.positions[:, 0]), graph.structure_index, graph.n_structures)
+            terms = terms._replace(virial_loss=mean_norm((virial - batch.virial).flatten(1) / n_atoms[:, None]))
+        return terms
+
+    def _predicted(self, batch: Batch) -> tuple[EnergyDistribution, Tensor | None, Tensor | None]:
+        """Energies, and forces and virial where they are trained."""
+        if batch.virial is not None:
+            return self.potential.forward_with_virial(batch.graph)
+        if batch.forces is not None:
+            return *self.potential(batch.graph), None
+        return self.potential.head(self.potential.backbone(batch.graph), batch.graph), None, None
 
     def total(self, terms: LossTerms, of_structures: float = 1.0, of_atoms: float = 1.0) -> Tensor:
         """The loss, or the part in it of a process that holds these fractions of the batch.
@@ -84,7 +99,11 @@ class Objective(nn.Module):
         """
         weight = self.config.forces_weight
         loss = (1.0 - weight) * of_structures * terms.energy_loss
-        return loss if terms.forces_loss is None else loss + weight * of_atoms * terms.forces_loss
+        if terms.forces_loss is not None:
+            loss = loss + weight * of_atoms * terms.forces_loss
+        if terms.virial_loss is not None:
+            loss = loss + self.config.stress_weight * of_structures * terms.virial_loss
+        return loss
 
 
 def freeze(potential: Potential, dataset: GraphDataset, config: TrainingConfig) -> None:
@@ -123,9 +142,18 @@ def load_batch(potential: Potential, dataset: GraphDataset, indices: Tensor, con
             f"{source}: training with forces_weight {config.forces_weight} needs forces; "
             "add them, name their key (forces_key), or set forces_weight to 0"
         )
+    virial = None
+    if config.stress_weight > 0.0:
+        if labels.stress is None or graph.cell is None or not torch.linalg.det(graph.cell).all():
+            raise DataError(
+                f"{source}: training with stress_weight {config.stress_weight} needs a periodic cell and a stress for "
+                "every structure; add them, name their key (stress_key), or set stress_weight to 0"
+            )
+        virial = potential.normalised_virial(graph, labels.stress)
     device = potential.device
     return Batch(
         graph=potential.backbone.prepare(graph.to(device=device, dtype=potential.dtype)),
         energy=energy.to(device),
         forces=None if forces is None else forces.to(device),
+        virial=None if virial is None else virial.to(device),
     )
