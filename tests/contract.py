@@ -13,7 +13,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from torch import Tensor
 
-from sigmaff.backbones import BackboneConfig, SchNetConfig
+from sigmaff.backbones import BackboneConfig, DimeNetPPConfig, NequIPConfig, SchNetConfig
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import HEADS as HEAD_CLASSES
@@ -24,6 +24,9 @@ CUTOFF = 4.5
 
 BACKBONES: list[BackboneConfig] = [
     SchNetConfig(cutoff=CUTOFF, n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=12),
+    DimeNetPPConfig(cutoff=CUTOFF, n_hidden=12, n_blocks=2, n_directional=8, n_output=10, n_spherical=3, n_radial=3),
+    NequIPConfig(cutoff=CUTOFF, n_features=6, n_layers=2, n_radial=8),
+    NequIPConfig(cutoff=CUTOFF, n_features=4, n_layers=2, n_radial=8, l_max=2),
 ]
 HEADS: list[HeadConfig] = [
     DeterministicConfig(),
@@ -52,7 +55,8 @@ class Case:
     @property
     def name(self) -> str:
         changed = [value for key, value in self.head if key in ("kernel", "covariance", "mean")]
-        return "-".join([self.backbone.name, self.head.name, *changed])
+        degree = [f"l{self.backbone.l_max}"] if isinstance(self.backbone, NequIPConfig) else []
+        return "-".join([self.backbone.name, *degree, self.head.name, *changed])
 
     def build(self) -> Potential:
         """A potential of its own: float64, evaluation mode."""

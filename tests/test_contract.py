@@ -319,12 +319,14 @@ def test_single_precision_is_near_double(potential: Potential):
 
 
 def test_nothing_of_earlier_weights_is_kept(potential: Potential):
-    """Changed in place, one tensor after the other: the potential predicts what a new one with these weights does."""
+    """Changed in place, the backbone's weights, then each tensor of the head: the potential predicts what a new one
+    with these weights does."""
     graph = graph_of(WATER)
     before = predicted(potential, graph)
-    for tensor in potential.parameters():
+    for tensors in (list(potential.backbone.parameters()), *([tensor] for tensor in potential.head.parameters())):
         with torch.no_grad():
-            tensor.mul_(1.01).add_(0.01)
+            for tensor in tensors:
+                tensor.mul_(1.01).add_(0.01)
         fresh = Potential(potential.config, potential.statistics)
         fresh.set_precision(torch.float64)
         fresh.load_state_dict(potential.state_dict())

@@ -12,7 +12,7 @@ from contract import displaced
 from sigmaff.backbones import SchNet, SchNetConfig
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
-from sigmaff.heads import LNK, DeterministicConfig, HeadConfig, LNKConfig
+from sigmaff.heads import DeterministicConfig, HeadConfig
 from sigmaff.ops import ShiftedSoftplus
 from sigmaff.potential import Potential, PotentialConfig
 
@@ -40,25 +40,6 @@ def molecules(dtype: torch.dtype, cutoff: float = 10.0) -> AtomicGraph:
 
 def n_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-class TestSize:
-    def test_as_published(self):
-        potential = potential_with(DeterministicConfig())
-        assert n_parameters(potential) == 455_809
-        assert n_parameters(potential.backbone) == 455_744
-
-    def test_of_the_lnk_as_published(self):
-        """Inducing points, means, Cholesky factor, three numbers of kernel and mean; the noise is not counted."""
-        potential = potential_with(
-            LNKConfig(kernel="rbf", mean="constant", n_inducing=84, n_samples=1, n_frequencies=1)
-        )
-        assert isinstance(potential.head, LNK)
-        assert n_parameters(potential.head) - potential.head.log_noise.numel() == 84 * 64 + 84 + 84**2 + 3 == 12_519
-        assert n_parameters(potential) - potential.head.log_noise.numel() == 468_263
-
-    def test_all_parameters_are_trainable(self):
-        assert all(parameter.requires_grad for parameter in potential_with(DeterministicConfig()).parameters())
 
 
 def both_directions(graph: AtomicGraph):

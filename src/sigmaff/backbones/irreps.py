@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Irrep(NamedTuple):
@@ -22,12 +22,20 @@ class Irrep(NamedTuple):
         return 2 * self.l + 1
 
 
-class Path(NamedTuple):
-    """One way to couple input number ``source`` with the harmonics of degree ``l`` to output number ``target``."""
+Triple = tuple[int, int, int]
+"""Degrees of an irrep, of the harmonics it is multiplied with, and of the product."""
 
-    source: int
-    l: int  # noqa: E741
-    target: int
+
+class Path(NamedTuple):
+    """One way to couple an irrep with the harmonics of a degree to another irrep."""
+
+    source: Irrep
+    degree: int
+    target: Irrep
+
+    @property
+    def triple(self) -> Triple:
+        return self.source.l, self.degree, self.target.l
 
 
 def all_irreps(l_max: int) -> tuple[Irrep, ...]:
@@ -44,9 +52,9 @@ def paths_between(inputs: Sequence[Irrep], outputs: Sequence[Irrep], l_max: int)
     """All paths from inputs to outputs by harmonics up to ``l_max``, in the order of the outputs."""
     return tuple(
         Path(source, degree, target)
-        for target, out in enumerate(outputs)
-        for source, irrep in enumerate(inputs)
-        for degree in _degrees(irrep, out, l_max)
+        for target in outputs
+        for source in inputs
+        for degree in _degrees(source, target, l_max)
     )
 
 
@@ -78,12 +86,51 @@ def ladder(degree: int) -> npt.NDArray[np.float64]:
 
 
 def spherical_harmonics(unit: Tensor, ladders: Sequence[Tensor]) -> Tensor:
-    """Real harmonics of degrees 0, 1, ... of unit vectors, Σ_m Y_lm² = 2l + 1: (n, 3) -> (n, (l_max + 1)²).
+    """Real harmonics of degrees 1, 2, ... of unit vectors, Σ_m Y_lm² = 2l + 1: (n, 3) -> (n, (l_max + 1)² − 1).
 
-    ``ladders`` are those of degrees 1 to l_max.
+    ``ladders`` are those of degrees 2 to l_max.
     """
-    harmonics = [unit.new_ones(unit.shape[0], 1)]
+    harmonics = [math.sqrt(3.0) * unit]
     for step in ladders:
         product = harmonics[-1].unsqueeze(-1) * unit.unsqueeze(-2)
         harmonics.append(product.flatten(1) @ step.to(unit.dtype))
     return torch.cat(harmonics, dim=-1)
+
+
+class CoupledHarmonics(nn.Module):
+    """Spherical harmonics contracted with coupling constants: what multiplies features to give messages.
+
+    H_ac = Σ_b C_abc Y_b for each triple of degrees up to l_max but for harmonics of degree 0, where H = 1.
+    """
+
+    def __init__(self, l_max: int) -> None:
+        super().__init__()
+        degrees = range(l_max + 1)
+        triples = [(a, b, c) for a in degrees for b in degrees for c in degrees if b > 0 and abs(a - b) <= c <= a + b]
+        self.shapes = {(a, b, c): (2 * a + 1, 2 * c + 1) for a, b, c in triples}
+        self.l_max = l_max
+        self.constants: Tensor
+        self.signs: Tensor
+        for degree in range(2, l_max + 1):
+            self.register_buffer(f"ladder_{degree}", torch.tensor(ladder(degree)), persistent=False)
+        self.register_buffer("constants", torch.tensor(_coupling_matrix(triples, l_max)), persistent=False)
+        signs = np.repeat([(-1.0) ** b for _, b, _ in triples], [math.prod(self.shapes[t]) for t in triples])
+        self.register_buffer("signs", torch.tensor(signs), persistent=False)
+
+    def forward(self, unit: Tensor) -> dict[Triple, Tensor]:
+        """(n, 3) -> (2n, 2l₁ + 1, 2l₃ + 1) for each triple: first all n vectors as they are, then all reversed."""
+        ladders = [self.get_buffer(f"ladder_{degree}") for degree in range(2, self.l_max + 1)]
+        forth = spherical_harmonics(unit, ladders) @ self.constants.to(unit.dtype)
+        both = torch.cat([forth, forth * self.signs.to(unit.dtype)])  # Y_l(−r) = (−1)ˡ Y_l(r)
+        parts = both.split([math.prod(shape) for shape in self.shapes.values()], dim=-1)
+        return {t: part.unflatten(-1, shape) for (t, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+
+def _coupling_matrix(triples: Sequence[Triple], l_max: int) -> npt.NDArray[np.float64]:
+    """Rows are harmonics of degrees 1 to l_max, columns the entries of H for all triples."""
+    columns = []
+    for a, b, c in triples:
+        block = np.zeros(((l_max + 1) ** 2 - 1, (2 * a + 1) * (2 * c + 1)))
+        block[b**2 - 1 : (b + 1) ** 2 - 1] = coupling(a, b, c).transpose(1, 0, 2).reshape(2 * b + 1, -1)
+        columns.append(block)
+    return np.concatenate(columns, axis=1)

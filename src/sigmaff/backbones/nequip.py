@@ -1,18 +1,18 @@
 """NequIP: E(3)-equivariant convolutions (Batzner et al., Nat. Commun. 13, 2453, 2022)."""
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone
-from sigmaff.backbones.irreps import Irrep, coupling, ladder, paths_between, reachable, spherical_harmonics
+from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
 from sigmaff.graph import AtomicGraph
 from sigmaff.ops import scatter_sum
 from sigmaff.readout import Embedding
@@ -43,10 +43,10 @@ class NequIPConfig(BaseModel):
 
 
 class NequIP(Backbone):
-    """Features of an atom are ``n_features`` copies of each irrep of O(3); messages couple them with harmonics.
+    """Features of an atom are ``n_features`` channels of each irrep of O(3); messages couple them with harmonics.
 
-    Features are laid out (n_atoms, rows, channels): one row for each component of each irrep. All weights are drawn
-    from a standard normal distribution, and scaled by the root of their fan-in where they are used.
+    Features of one irrep of degree l are laid out (n_atoms, 2l + 1, channels). All weights are drawn from a standard
+    normal distribution, and scaled by the root of their fan-in where they are used.
     """
 
     def __init__(self, config: NequIPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
@@ -54,15 +54,14 @@ class NequIP(Backbone):
         self.config = config
         self.cutoff = config.cutoff
         self.max_atomic_number = MAX_ATOMIC_NUMBER
-        self.embedding = Embedding(
-            n_features=max(1, config.n_features // 2), activation=nn.Identity(), readout_bias=False
-        )
+        self.embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
         self.elements: Tensor
         self.register_buffer("elements", torch.tensor(elements, dtype=torch.int64), persistent=False)
-        self.harmonics = Harmonics(config.l_max)
         self.species = nn.Parameter(torch.randn(len(elements), config.n_features))
-        self.layers = nn.ModuleList(_layers(config, len(elements), mean_neighbors))
-        self.radial = RadialNetwork(config, [(layer.n_paths, layer.n_paths_kept) for layer in self.layers])
+        self.harmonics = CoupledHarmonics(config.l_max)
+        layers = _layers(config, len(elements), mean_neighbors)
+        self.layers = nn.ModuleList(layers)
+        self.radial = RadialNetwork(config, [layer.n_weights for layer in layers])
         self.output = nn.Parameter(torch.randn(config.n_features, self.embedding.n_features))
 
     def forward(self, graph: AtomicGraph) -> Tensor:
@@ -70,168 +69,168 @@ class NequIP(Backbone):
         distance = vectors.norm(dim=-1, keepdim=True)
         harmonics = self.harmonics(vectors / distance)
         species = (graph.atomic_numbers.unsqueeze(-1) == self.elements).to(vectors.dtype)
-        features = (species @ self.species / math.sqrt(max(1, len(self.elements)))).unsqueeze(1)
+        species = species / math.sqrt(max(1, len(self.elements)))
+        features = {SCALAR: (species @ self.species).unsqueeze(1)}
         for layer, weights in zip(self.layers, self.radial(distance), strict=True):
             features = layer(features, species, harmonics, weights, graph.pair_index)
-        return features.squeeze(1) @ self.output / math.sqrt(self.config.n_features)
-
-
-class Harmonics(nn.Module):
-    """Spherical harmonics of both directions of every pair: Y_l(−r) = (−1)ˡ Y_l(r)."""
-
-    def __init__(self, l_max: int) -> None:
-        super().__init__()
-        self.l_max = l_max
-        for degree in range(1, l_max + 1):
-            self.register_buffer(f"ladder_{degree}", torch.as_tensor(ladder(degree)), persistent=False)
-        degrees = torch.repeat_interleave(torch.arange(l_max + 1), 2 * torch.arange(l_max + 1) + 1)
-        self.signs: Tensor
-        self.register_buffer("signs", (-1.0) ** degrees, persistent=False)
-
-    def forward(self, unit: Tensor) -> Tensor:
-        """(n_pairs, 3) -> (2 n_pairs, (l_max + 1)²): first all pairs as they are, then all reversed."""
-        ladders = [self.get_buffer(f"ladder_{degree}") for degree in range(1, self.l_max + 1)]
-        forth = spherical_harmonics(unit, ladders)
-        return torch.cat([forth, forth * self.signs.to(unit.dtype)])
+        return features[SCALAR].squeeze(1) @ self.output / math.sqrt(self.config.n_features)
 
 
 class RadialNetwork(nn.Module):
     """Weights of messages of all layers by distance: an MLP without biases on Bessel functions under an envelope.
 
-    They are the same in both directions, so they are computed once per pair. The last map is not scaled by its fan-in
-    and activation here: the layers' coupling constants hold that factor.
+    They are the same in both directions, so they are computed once per pair. The last map is not scaled here but where
+    a layer has summed its messages.
     """
 
-    def __init__(self, config: NequIPConfig, n_paths: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, config: NequIPConfig, n_weights: Sequence[tuple[int, int]]) -> None:
         super().__init__()
         n, width = config.n_layers, config.n_radial
         self.cutoff, self.power = config.cutoff, config.cutoff_power
-        self.n_used = [kept * config.n_features for _, kept in n_paths]
+        self.n_used = [used for _, used in n_weights]
         self.frequencies = nn.Parameter(math.pi * torch.arange(1.0, config.n_bessel + 1))
         self.input = nn.Parameter(torch.randn(n, config.n_bessel, width))
         self.hidden = nn.Parameter(torch.randn(n, width, width))
-        self.outputs = nn.ParameterList([torch.randn(width, count * config.n_features) for count, _ in n_paths])
+        self.outputs = nn.ParameterList([torch.randn(width, count) for count, _ in n_weights])
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, distance: Tensor) -> list[Tensor]:
-        """(n_pairs, 1) -> for each layer, (n_pairs, paths that are used · n_features)."""
+        """(n_pairs, 1) -> for each layer, (n_pairs, weights that are used)."""
         n_layers, n_bessel, width = self.input.shape
         basis = bessel_basis(distance, self.frequencies, self.cutoff) * envelope(distance / self.cutoff, self.power)
         flat = self.input.transpose(0, 1).reshape(n_bessel, -1)
         hidden = self.dropout(functional.silu(basis @ flat / math.sqrt(n_bessel)))
         hidden = hidden.view(-1, n_layers, width).transpose(0, 1) * (SILU / math.sqrt(width))
-        hidden = self.dropout(functional.silu(hidden @ self.hidden))
-        return [h @ w[:, :n] for h, w, n in zip(hidden.unbind(), self.outputs, self.n_used, strict=True)]
+        layers = [self.dropout(functional.silu(part)) for part in (hidden @ self.hidden).unbind()]
+        return [part @ w[:, :n] for part, w, n in zip(layers, self.outputs, self.n_used, strict=True)]
 
 
 class Layer(nn.Module):
     """One convolution and its gate.
 
-    x_i -> gate(L₂ Σ_j w(d_ij) ∘ (L₁ x_j ⊗ Y(r_ij)) + L_z(i) x_i), with linear maps L of the channels of each irrep, the last
-    one for each element. Of the outputs only those of the first ``n_kept`` irreps are computed.
+    x_i -> gate(L₂ Σ_j w(d_ij) ∘ (L₁ x_j ⊗ Y(r_ij)) + L_z(i) x_i), with linear maps L of the channels of each irrep,
+    the last one for each element. The last layer has all weights that the others have, but computes even scalars only:
+    nothing else is read from it.
     """
 
     def __init__(
-        self,
-        config: NequIPConfig,
-        inputs: Sequence[Irrep],
-        n_elements: int,
-        mean_neighbors: float,
-        *,
-        last: bool,
+        self, config: NequIPConfig, inputs: Sequence[Irrep], n_elements: int, mean_neighbors: float, *, last: bool
     ) -> None:
         super().__init__()
         n = config.n_features
-        self.inputs, self.outputs = tuple(inputs), reachable(inputs, config.l_max)
-        self.n_gates = sum(irrep.l > 0 for irrep in self.outputs)
-        self.kept = self.outputs[:1] if last else self.outputs
-        self.last = last
-        paths = paths_between(inputs, self.outputs, config.l_max)
-        self.fan_in = [sum(path.target == target for path in paths) for target in range(len(self.outputs))]
-        self.n_paths, self.n_paths_kept = len(paths), sum(self.fan_in[: len(self.kept)])
         self.n_channels, self.n_elements = n, n_elements
+        self.inputs, self.outputs = tuple(inputs), reachable(inputs, config.l_max)
+        self.computed = self.outputs[:1] if last else self.outputs
+        self.paths = paths_between(inputs, self.outputs, config.l_max)
+        self.used = [path for path in self.paths if path.target in self.computed]
+        self.n_weights = len(self.paths) * n, len(self.used) * n
         self.message = nn.Parameter(torch.randn(len(inputs), n, n))
-        self.update = nn.Parameter(torch.randn(sum(math.prod(shape) for shape in self.update_shapes())))
+        self.update = nn.Parameter(torch.randn(sum(map(math.prod, self._update_shapes().values()))))
+        self.own = nn.Parameter(torch.randn(sum(map(math.prod, self._own_shapes().values()))))
         self.dropout = nn.Dropout(config.dropout)
-        scale = 1.0 / (n * math.sqrt(max(mean_neighbors, 0.0) or 1.0) * math.sqrt(config.n_radial)) * SILU
-        self.coupling: Tensor
-        constants = scale * coupling_constants(self.inputs, self.outputs, len(self.kept), config.l_max)
-        self.register_buffer("coupling", torch.as_tensor(constants), persistent=False)
-
-    def update_shapes(self) -> list[tuple[int, int]]:
-        """Of the maps to each output: rows are channels of its paths, then, if it is an input too, of the elements."""
-        n = self.n_channels
-        return [
-            ((count + self.n_elements * (irrep in self.inputs)) * n, (1 + self.n_gates * (irrep == SCALAR)) * n)
-            for count, irrep in zip(self.fan_in, self.outputs, strict=True)
-        ]
+        self.scale = SILU / (n * math.sqrt(config.n_radial) * math.sqrt(mean_neighbors if mean_neighbors > 0 else 1.0))
 
     def forward(
-        self, features: Tensor, species: Tensor, harmonics: Tensor, weights: Tensor, pair_index: Tensor
-    ) -> Tensor:
-        received = self._received(features, harmonics, weights, pair_index)
-        own = dict(zip(self.inputs, _split(features, self.inputs), strict=True))
-        species = species[:, None, :, None] / math.sqrt(max(1, self.n_elements) * self.n_channels)
-        updated = []
-        for irrep, summed, matrix in zip(self.kept, received, self._matrices(), strict=False):
-            if irrep in own:
-                summed = torch.cat([summed, (own[irrep].unsqueeze(2) * species).flatten(2)], dim=-1)
-            updated.append(summed @ matrix)
+        self,
+        features: Mapping[Irrep, Tensor],
+        species: Tensor,
+        harmonics: Mapping[Triple, Tensor],
+        weights: Tensor,
+        pair_index: Tensor,
+    ) -> dict[Irrep, Tensor]:
+        """``species`` is one-hot over √n_elements; ``harmonics`` are those of both directions of pairs."""
+        messages = self._messages(features, harmonics, weights, pair_index)
+        update, own = self.update_matrices()
+        updated = {}
+        for irrep, message in messages.items():
+            n_atoms, n_paths = species.shape[0], message.shape[2]
+            received = scatter_sum(message, pair_index.flatten(), n_atoms).flatten(2).flatten(0, 1)
+            flat = received @ (update[irrep] * (self.scale / math.sqrt(n_paths)))
+            if irrep in features:
+                by_element = features[irrep].unsqueeze(2) * species[:, None, :, None]
+                matrix = own[irrep].flatten(0, 1) / math.sqrt(self.n_channels)
+                flat = torch.addmm(flat, by_element.flatten(2).flatten(0, 1), matrix)
+            updated[irrep] = flat.view(n_atoms, irrep.dim, -1)
         return self._gate(updated)
 
-    def _received(self, features: Tensor, harmonics: Tensor, weights: Tensor, pair_index: Tensor) -> list[Tensor]:
-        """Sums over neighbours, for each output: (n_atoms, 2l + 1, paths · channels)."""
-        n_atoms, rows, n = features.shape
-        parts = zip(_split(features, self.inputs), self.message.unbind(), strict=True)
-        message = torch.cat([part @ matrix for part, matrix in parts], dim=1)
-        matrix = (harmonics @ self.coupling.to(harmonics.dtype)).unflatten(-1, (-1, rows))
-        mixed = matrix @ message[pair_index.flip(0).flatten()]  # (2 n_pairs, components and paths of outputs, channels)
-        mixed = mixed.unflatten(0, (2, pair_index.shape[1]))
-        sums, row, path = [], 0, 0
-        for irrep, count in zip(self.kept, self.fan_in, strict=False):
-            part = mixed[:, :, row : row + irrep.dim * count].unflatten(2, (irrep.dim, count))
-            weight = weights[:, path * n : (path + count) * n].view(-1, 1, count, n)
-            sums.append(scatter_sum((part * weight).flatten(0, 1), pair_index.flatten(), n_atoms).flatten(2))
-            row, path = row + irrep.dim * count, path + count
-        return sums
+    def update_matrices(self) -> tuple[dict[Irrep, Tensor], dict[Irrep, Tensor]]:
+        """L₂ of outputs, (paths · channels, width), and L_z of those that are inputs, (elements, channels, width).
 
-    def _matrices(self) -> list[Tensor]:
-        shapes = self.update_shapes()
-        parts = self.update.split([math.prod(shape) for shape in shapes])
-        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        The width is the number of channels, and for even scalars that of all gates too, which come last.
+        """
+        return _cut(self.update, self._update_shapes()), _cut(self.own, self._own_shapes())
 
-    def _gate(self, updated: list[Tensor]) -> Tensor:
-        """Even scalars by silu, odd ones by tanh; other irreps are multiplied by silu of an even scalar of their own."""
+    def _update_shapes(self) -> dict[Irrep, tuple[int, int]]:
+        n_paths = Counter(path.target for path in self.paths)
+        return {irrep: (n_paths[irrep] * self.n_channels, self._width(irrep)) for irrep in self.outputs}
+
+    def _own_shapes(self) -> dict[Irrep, tuple[int, int, int]]:
+        shared = [irrep for irrep in self.outputs if irrep in self.inputs]
+        return {irrep: (self.n_elements, self.n_channels, self._width(irrep)) for irrep in shared}
+
+    def _width(self, irrep: Irrep) -> int:
+        n_gates = sum(other.l > 0 for other in self.outputs) if irrep == SCALAR else 0
+        return (1 + n_gates) * self.n_channels
+
+    def _messages(
+        self, features: Mapping[Irrep, Tensor], harmonics: Mapping[Triple, Tensor], weights: Tensor, pair_index: Tensor
+    ) -> dict[Irrep, Tensor]:
+        """What edges bring, (n_edges, 2l + 1, paths, channels): those to first atoms of pairs, then the others."""
+        products = self._products(features, harmonics, pair_index.flip(0).flatten())
+        parts = {irrep: [products[path] for path in self.used if path.target == irrep] for irrep in self.computed}
+        split = weights.unflatten(1, (-1, 1, self.n_channels)).split([len(part) for part in parts.values()], dim=1)
+        messages = {}
+        for (irrep, part), weight in zip(parts.items(), split, strict=True):
+            both = torch.stack(part, dim=2).unflatten(0, (2, pair_index.shape[1]))
+            messages[irrep] = (both * weight.transpose(1, 2)).flatten(0, 1)
+        return messages
+
+    def _products(
+        self, features: Mapping[Irrep, Tensor], harmonics: Mapping[Triple, Tensor], starts: Tensor
+    ) -> dict[Path, Tensor]:
+        """L₁ x ⊗ Y by path, (n_edges, 2l + 1, channels). Irreps of one degree are treated together."""
+        products = {}
+        for degree in range(self.inputs[-1].l + 1):
+            sources = [
+                irrep for irrep in self.inputs if irrep.l == degree and irrep in {path.source for path in self.used}
+            ]
+            first = self.inputs.index(sources[0])
+            x = torch.stack([features[irrep] for irrep in sources])
+            sent = torch.bmm(x.flatten(1, 2), self.message[first : first + len(sources)]).view(x.shape)[:, starts]
+            for triple in {path.triple: None for path in self.used if path.source.l == degree}:
+                for source, product in zip(sources, _product(sent, harmonics.get(triple)).unbind(), strict=True):
+                    target = Irrep(triple[2], source.p * (-1) ** triple[1])
+                    products[Path(source, triple[1], target)] = product
+        return products
+
+    def _gate(self, updated: dict[Irrep, Tensor]) -> dict[Irrep, Tensor]:
+        """Even scalars by silu, odd ones by tanh; other irreps times silu of an even scalar of their own."""
         n = self.n_channels
-        scalars = functional.silu(updated[0][..., :n] if self.last else updated[0]) * SILU
-        gates = iter(scalars.split(n, dim=-1))
-        gated = [next(gates)]
-        for irrep, part in zip(self.kept[1:], updated[1:], strict=True):
-            gated.append(part * next(gates) if irrep.l > 0 else torch.tanh(part) * TANH)
-        if self.dropout.p:
-            gated = [part * self.dropout(torch.ones_like(part[:, :1])) for part in gated]
-        return torch.cat(gated, dim=1)
+        n_gates = sum(irrep.l > 0 for irrep in updated)
+        scalars, *gates = (functional.silu(updated[SCALAR][..., : (1 + n_gates) * n]) * SILU).split(n, dim=-1)
+        gated = {SCALAR: scalars}
+        for irrep in list(updated)[1:]:
+            gated[irrep] = updated[irrep] * gates.pop(0) if irrep.l > 0 else torch.tanh(updated[irrep]) * TANH
+        if self.dropout.p == 0:
+            return gated
+        return {irrep: part * self.dropout(torch.ones_like(part[:, :1])) for irrep, part in gated.items()}
 
 
-def coupling_constants(
-    inputs: Sequence[Irrep], outputs: Sequence[Irrep], n_kept: int, l_max: int
-) -> npt.NDArray[np.float64]:
-    """C with message = (Y C) features, for one channel: ((l_max + 1)², rows of messages · rows of inputs).
+def _product(x: Tensor, harmonics: Tensor | None) -> Tensor:
+    """Σ_a H_eac x_pea: (parities, n, 2l + 1, channels) and (n, 2l + 1, 2l' + 1) -> (parities, n, 2l' + 1, channels)."""
+    if harmonics is None:  # those of degree 0
+        return x
+    terms = [(row.unsqueeze(-1), part.unsqueeze(2)) for row, part in zip(harmonics.unbind(1), x.unbind(2), strict=True)]
+    total = terms[0][0] * terms[0][1]
+    for row, part in terms[1:]:
+        total = torch.addcmul(total, row, part)
+    return total
 
-    Rows of messages are ordered by output, then by its components, then by path. Those of an output with k paths are
-    divided by √k.
-    """
-    first_row = np.cumsum([0, *(irrep.dim for irrep in inputs)])
-    blocks = []
-    for target, out in enumerate(outputs[:n_kept]):
-        paths = [path for path in paths_between(inputs, outputs, l_max) if path.target == target]
-        block = np.zeros((out.dim, len(paths), first_row[-1], (l_max + 1) ** 2))
-        for number, (source, degree, _) in enumerate(paths):
-            rows = slice(first_row[source], first_row[source + 1])
-            constants = coupling(inputs[source].l, degree, out.l) / math.sqrt(len(paths))
-            block[:, number, rows, degree**2 : (degree + 1) ** 2] = np.moveaxis(constants, 2, 0).transpose(0, 1, 2)
-        blocks.append(block.reshape(-1, (l_max + 1) ** 2))
-    return np.concatenate(blocks).T.copy()
+
+def _cut(flat: Tensor, shapes: Mapping[Irrep, tuple[int, ...]]) -> dict[Irrep, Tensor]:
+    """One vector as matrices of the given shapes."""
+    parts = flat.split([math.prod(shape) for shape in shapes.values()])
+    return {irrep: part.view(shape) for (irrep, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def bessel_basis(distance: Tensor, frequencies: Tensor, cutoff: float) -> Tensor:
@@ -246,25 +245,20 @@ def envelope(x: Tensor, power: int) -> Tensor:
     return 1.0 - x**p * ((p + 1) * (p + 2) / 2 - x * (p * (p + 2) - x * (p * (p + 1) / 2)))
 
 
+def activation_scale(activation: Callable[[Tensor], Tensor]) -> float:
+    """The factor that gives an activation of a standard normal variable the second moment 1, by quadrature."""
+    points, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(120))
+    return float((weights @ activation(points).square() / weights.sum()) ** -0.5)
+
+
+SILU, TANH = activation_scale(functional.silu), activation_scale(torch.tanh)
+
+
 def _layers(config: NequIPConfig, n_elements: int, mean_neighbors: float) -> list[Layer]:
     """Layers in a row, from even scalars to even scalars."""
-    layers, inputs = [], (SCALAR,)
-    for index in range(config.n_layers):
-        layer = Layer(config, inputs, n_elements, mean_neighbors, last=index == config.n_layers - 1)
-        layers.append(layer)
-        inputs = layer.outputs
+    layers: list[Layer] = []
+    inputs: tuple[Irrep, ...] = (SCALAR,)
+    for number in range(1, config.n_layers + 1):
+        layers.append(Layer(config, inputs, n_elements, mean_neighbors, last=number == config.n_layers))
+        inputs = layers[-1].outputs
     return layers
-
-
-def _split(features: Tensor, irreps: Sequence[Irrep]) -> tuple[Tensor, ...]:
-    return features.split([irrep.dim for irrep in irreps], dim=1)
-
-
-def _normalisation(values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> float:
-    return float((weights @ values**2 / weights.sum()) ** -0.5)
-
-
-_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(120)
-SILU = _normalisation(_POINTS / (1.0 + np.exp(-_POINTS)), _WEIGHTS)
-TANH = _normalisation(np.tanh(_POINTS), _WEIGHTS)
-"""Factors that give an activation of a standard normal variable the second moment 1."""

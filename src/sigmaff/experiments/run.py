@@ -264,10 +264,9 @@ def _fit_closed_form(
 
 def _initialize_head(potential: Potential, train: GraphDataset) -> None:
     """Inducing points on the embeddings of the training structures."""
-    with torch.no_grad():
-        graph, _ = train.batch(range(min(len(train), 1000)))
-        potential.eval()
-        potential.head.initialize(potential.backbone(graph), graph.atomic_numbers)
+    from sigmaff.training.rows import node_features
+
+    potential.head.initialize(*node_features(potential.eval(), train))
 
 
 def _train(

@@ -28,7 +28,7 @@ from sigmaff.training.posterior import (
     marginal_score,
     posteriors,
 )
-from sigmaff.training.rows import RowLimit, batches, collect_rows
+from sigmaff.training.rows import RowLimit, collect_rows, node_features
 
 LENGTHSCALES = (3.0, 10.0, 30.0)
 """Tried, in units of the mean distance between inducing points of an element."""
@@ -139,9 +139,7 @@ def with_lnk_head(potential: Potential, config: LNKConfig) -> tuple[Potential, L
 
 def _candidate_kernels(fitted: Potential, head: LNK, train_set: GraphDataset) -> list[tuple[LocalKernel, float]]:
     """Kernels of unit scale on the same inducing points, with their lengthscale factors."""
-    graphs = [graph for graph, _ in batches(train_set, np.arange(len(train_set)), fitted)]
-    features = torch.cat([fitted.backbone(graph) for graph in graphs])
-    head.initialize(features, torch.cat([graph.atomic_numbers for graph in graphs]))
+    head.initialize(*node_features(fitted, train_set))
     if head.kernel.stationary is None:
         return [(head.kernel, 1.0)]
     kernels = []

@@ -47,6 +47,14 @@ def collect_rows(
         yield _batch_rows(potential, kernels, graph, labels, turn, n_turns), graph.n_structures
 
 
+@torch.no_grad()
+def node_features(potential: Potential, dataset: GraphDataset) -> tuple[Tensor, Tensor]:
+    """Embeddings and atomic numbers of all atoms of a data set."""
+    graphs = [graph for graph, _ in batches(dataset, np.arange(len(dataset)), potential)]
+    features = [potential.backbone(graph) for graph in graphs]
+    return torch.cat(features), torch.cat([graph.atomic_numbers for graph in graphs])
+
+
 def batches(dataset: GraphDataset, order: np.ndarray, potential: Potential) -> Iterator[tuple[AtomicGraph, Labels]]:
     """Batches of about BATCH_ATOMS atoms, on the potential's device and in its precision."""
     ends = np.cumsum(dataset.n_atoms.numpy()[order]) // BATCH_ATOMS

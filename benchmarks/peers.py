@@ -1,0 +1,145 @@
+"""Other implementations of the backbones, driven by our graphs: each gives the energies of the structures of a graph."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.models import DimeNetPlusPlus
+from torch_geometric.nn.models import SchNet as PygSchNetModel
+
+from sigmaff.graph import AtomicGraph
+from sigmaff.ops import scatter_sum
+
+
+def directed_edges(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+    """Atoms that edges end at, and atoms that they come from; edges 2p and 2p + 1 are the two of pair p."""
+    return graph.pair_index.T.flatten(), graph.pair_index.flip(0).T.flatten()
+
+
+def edge_vectors(graph: AtomicGraph, positions: Tensor) -> Tensor:
+    """From the start to the end of each edge."""
+    vectors = graph.with_positions(positions).pair_vectors()
+    return torch.stack([-vectors, vectors], dim=1).flatten(0, 1)
+
+
+class PygSchNet(nn.Module):
+    """PyTorch Geometric's SchNet at the paper's size."""
+
+    def __init__(self, graph: AtomicGraph) -> None:
+        super().__init__()
+        end, start = directed_edges(graph)
+        self.graph = graph
+        self.edges = torch.stack([start, end])
+        self.model = PygSchNetModel(cutoff=10.0, interaction_graph=self._interaction_graph)
+
+    def _interaction_graph(self, positions: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
+        return self.edges, edge_vectors(self.graph, positions).norm(dim=-1)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.model(self.graph.atomic_numbers, positions, self.graph.structure_index).squeeze(-1)
+
+
+class PygDimeNetPP(nn.Module):
+    """The layers of PyTorch Geometric's DimeNet++ at the paper's size, on our edges and the triplets that follow."""
+
+    def __init__(self, graph: AtomicGraph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.end, self.start = directed_edges(graph)
+        self.first, self.second = triplets(graph)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its symbolic functions use names that SymPy has deprecated
+            self.model = DimeNetPlusPlus(128, 1, 4, 64, 8, 256, 7, 6)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        model, graph = self.model, self.graph
+        vectors = edge_vectors(graph, positions)
+        distance = vectors.pow(2).sum(-1).sqrt()
+        onto, from_ = vectors[self.second], vectors[self.first]
+        angle = torch.atan2(torch.linalg.cross(onto, from_).norm(dim=-1), (onto * from_).sum(-1))
+        radial, spherical = model.rbf(distance), model.sbf(distance, angle, self.first)
+        messages = model.emb(graph.atomic_numbers, radial, self.end, self.start)
+        output = model.output_blocks[0](messages, radial, self.end, num_nodes=graph.n_atoms)
+        for interaction, block in zip(model.interaction_blocks, model.output_blocks[1:], strict=True):
+            messages = interaction(messages, radial, spherical, self.first, self.second)
+            output = output + block(messages, radial, self.end, num_nodes=graph.n_atoms)
+        return scatter_sum(output.squeeze(-1), graph.structure_index, graph.n_structures)
+
+
+def triplets(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+    """All pairs of edges k→j, j→i that are not the two directions of one pair."""
+    graph = graph.with_incoming()
+    assert graph.incoming is not None
+    _, start = directed_edges(graph)
+    incoming = graph.incoming[start]
+    second = torch.arange(len(start))[:, None].expand_as(incoming)
+    kept = (incoming < len(start)) & (incoming != second ^ 1)
+    return incoming[kept], second[kept]
+
+
+class NequIPPackage(nn.Module):
+    """The ``nequip`` package's own model with the same hyper-parameters, up to its forces (it differentiates itself)."""
+
+    def __init__(self, graph: AtomicGraph, elements: tuple[str, ...], mean_neighbors: float, *, compiled: bool) -> None:
+        super().__init__()
+        from nequip.model import NequIPGNNModel
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.model = NequIPGNNModel(
+                seed=0,
+                model_dtype="float32",
+                r_max=4.0,
+                type_names=list(elements),
+                num_layers=4,
+                l_max=1,
+                parity=True,
+                num_features=32,
+                radial_mlp_depth=2,
+                radial_mlp_width=64,
+                num_bessels=8,
+                bessel_trainable=True,
+                avg_num_neighbors=mean_neighbors,
+                compile_mode="compile" if compiled else "eager",
+            )
+        self.data = nequip_data(graph, elements)
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        output = self.model({name: value.clone() for name, value in self.data.items()})
+        return output["total_energy"].squeeze(-1), output["forces"]
+
+
+def nequip_data(graph: AtomicGraph, elements: tuple[str, ...]) -> dict[str, Tensor]:
+    """A graph in the package's own form."""
+    from ase.data import atomic_numbers
+
+    known = torch.tensor([atomic_numbers[symbol] for symbol in elements])
+    end, start = directed_edges(graph)
+    data = {
+        "pos": graph.positions,
+        "edge_index": torch.stack([end, start]),
+        "atom_types": (graph.atomic_numbers[:, None] == known).int().argmax(-1),
+        "atomic_numbers": graph.atomic_numbers,
+        "batch": graph.structure_index,
+        "num_atoms": graph.atoms_per_structure(),
+    }
+    if graph.cell is not None:
+        forth = torch.linalg.solve(graph.cell[0].T, graph.pair_shift.T).T.round()
+        data["cell"] = graph.cell
+        data["edge_cell_shift"] = torch.stack([forth, -forth], dim=1).flatten(0, 1)
+    return data
+
+
+def energies_and_forces(energy: Callable[[Tensor], Tensor]) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """Of a function of positions, differentiable once more: for training, and for the compiler."""
+
+    def total(positions: Tensor) -> tuple[Tensor, Tensor]:
+        energies = energy(positions)
+        return energies.sum(), energies
+
+    def both(positions: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, (_, energies) = torch.func.grad_and_value(total, has_aux=True)(positions)
+        return energies, -gradient
+
+    return both

@@ -1,0 +1,274 @@
+"""DimeNet++: messages between edges that know the angle between them (Gasteiger et al., arXiv:2011.14115, 2020)."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sigmaff.backbones.base import Backbone
+from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
+from sigmaff.graph import AtomicGraph
+from sigmaff.ops import scatter_sum
+from sigmaff.readout import Embedding
+
+MAX_ATOMIC_NUMBER = 94
+
+
+class DimeNetPPConfig(BaseModel):
+    """Hyper-parameters of DimeNet++; the defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["dimenet++"] = "dimenet++"
+    cutoff: float = Field(default=5.0, gt=0, le=100, description="radius in Å within which atoms see each other")
+    n_hidden: int = Field(default=128, ge=1, le=4096, description="features of an edge inside the network")
+    n_blocks: int = Field(default=4, ge=1, le=64, description="message-passing steps")
+    n_directional: int = Field(default=64, ge=1, le=4096, description="features of an edge in sums over angles")
+    n_basis: int = Field(default=8, ge=1, le=256, description="features that each expansion is first mapped to")
+    n_output: int = Field(default=256, ge=1, le=4096, description="features of an atom in an output block")
+    n_spherical: int = Field(default=7, ge=1, le=16, description="Legendre polynomials that angles are expanded in")
+    n_radial: int = Field(default=6, ge=1, le=64, description="radial functions that distances are expanded in")
+    envelope_exponent: int = Field(default=5, ge=1, le=32, description="how late the basis decays before the cutoff")
+    n_before_skip: int = Field(
+        default=1, ge=0, le=16, description="residual layers of a block before its input is added"
+    )
+    n_after_skip: int = Field(default=2, ge=0, le=16, description="residual layers of a block after its input is added")
+    n_output_layers: int = Field(default=3, ge=1, le=16, description="hidden layers of an output block")
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="dropout rate after every activated linear layer; in sums over angles, after the products with "
+        "radial and angular functions (an angle as a whole) and after the last layer",
+    )
+
+
+class DimeNetPP(Backbone):
+    """Edge j→i gathers from the edges k→j: x_kj ∘ Σ_l P_l(cos ∠ijk) W_l(d_kj); atoms gather from edges, block by block.
+
+    The angular basis is a product of a function of an edge's length and one of the angle. The first is mapped to
+    features W_l(d) edge by edge; the sum over the edges k→j of an atom is then one matrix product with the P_l of all
+    angles at this atom. What is as large as the number of angles is P_l alone, and that once for all blocks.
+
+    The embeddings are those of the output blocks side by side: one before the first step, one after each.
+    """
+
+    def __init__(self, config: DimeNetPPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
+        super().__init__()
+        self.config = config
+        self.cutoff = config.cutoff
+        self.max_atomic_number = MAX_ATOMIC_NUMBER
+        self.activation = _activation(config)
+        self.embedding = Embedding(
+            n_features=config.n_output, n_blocks=config.n_blocks + 1, activation=self.activation, readout_bias=False
+        )
+        self.filters = PairFilters(config)
+        self.edges = EdgeEmbedding(config)
+        self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_blocks)])
+        self.outputs = Outputs(config)
+
+    def prepare(self, graph: AtomicGraph) -> AtomicGraph:
+        return graph.with_incoming()
+
+    def forward(self, graph: AtomicGraph) -> Tensor:
+        vectors = graph.pair_vectors()
+        distance = vectors.norm(dim=-1)
+        basis, radial, angular, output = self.filters(distance)
+        angles = Angles.of(self.prepare(graph), vectors / distance.unsqueeze(-1), self.config.n_spherical)
+        messages = [self.edges(graph, basis)]
+        for interaction, *filters in zip(self.interactions, radial.unbind(), angular.unbind(), strict=True):
+            messages.append(interaction(messages[-1], *filters, angles))
+        sent = [_times(message, weights) for message, weights in zip(messages, output.unbind(), strict=True)]
+        end = graph.pair_index.T.flatten()
+        return self.outputs(torch.stack([scatter_sum(values, end, graph.n_atoms) for values in sent]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Angles:
+    """The angles between the edges that end at one atom, as (atom, slot, slot); the edges of an atom fill its slots."""
+
+    legendre: (
+        Tensor  # (n_atoms, n_slots, n_slots, n_spherical) P_l of the cosine between a slot and another, filled one
+    )
+    edge: Tensor  # (n_atoms · n_slots,) in each slot; any if it is empty
+    reverse_slot: Tensor  # (n_edges,) where the reverse of each edge is
+
+    @classmethod
+    def of(cls, graph: AtomicGraph, directions: Tensor, n_spherical: int) -> Self:
+        """``directions`` are those of the pairs, (n_pairs, 3), unit length."""
+        incoming = graph.incoming
+        assert incoming is not None
+        n_slots, n_edges = incoming.shape[1], 2 * len(directions)
+        slot = torch.arange(incoming.numel(), device=incoming.device)
+        slot = slot.new_zeros(n_edges + 1).scatter(0, incoming.flatten(), slot)[:-1]
+        edge = incoming.flatten().clamp(max=n_edges - 1)
+        to_start = torch.stack([directions, -directions], dim=1).flatten(0, 1)
+        to_start = to_start.index_select(0, edge).unflatten(0, incoming.shape)
+        another = ~torch.eye(n_slots, dtype=torch.bool, device=incoming.device)
+        counted = (another & (incoming < n_edges).unsqueeze(1)).to(directions.dtype)
+        return cls(
+            legendre=legendre(to_start @ to_start.mT, counted, n_spherical),
+            edge=edge,
+            reverse_slot=slot.unflatten(0, (-1, 2)).flip(1).flatten(),
+        )
+
+    def gather(self, features: Tensor, filters: Tensor, dropout: nn.Dropout1d) -> Tensor:
+        """Σ_{k≠i} x_kj ∘ Σ_l P_l(cos ∠ijk) W_l(d_kj) of every edge j→i.
+
+        Features x (n_edges, n), filters W (n_pairs, n_spherical, n). A term k is dropped with all its features:
+        independent masks of each would give every sum the same mean and variance.
+        """
+        n_atoms, n_slots, _, n_spherical = self.legendre.shape
+        sent = (features.unflatten(0, (-1, 2)).unsqueeze(2) * filters.unsqueeze(1)).flatten(2).flatten(0, 1)
+        sent = sent.index_select(0, self.edge).view(n_atoms, n_slots * n_spherical, features.shape[1])
+        kept = dropout(self.legendre.flatten(0, 1)).view(n_atoms, n_slots, n_slots * n_spherical)
+        return (kept @ sent).flatten(0, 1).index_select(0, self.reverse_slot)
+
+
+class PairFilters(nn.Module):
+    """All that blocks need of distances: the basis, mapped linearly for each, once per pair."""
+
+    def __init__(self, config: DimeNetPPConfig) -> None:
+        super().__init__()
+        n, hidden, basis, radial = config.n_blocks, config.n_hidden, config.n_basis, config.n_radial
+        self.cutoff = config.cutoff
+        self.exponent = config.envelope_exponent
+        self.radial_basis = RadialBasis(radial)
+        self.spherical_basis = SphericalBasis(config.n_spherical, radial)
+        self.radial_first = _stacked(n, radial, basis)
+        self.radial_second = _stacked(n, basis, hidden)
+        self.angular = _stacked(n, config.n_spherical * radial, basis)
+        self.output = _stacked(n + 1, radial, hidden)
+
+    def forward(self, distance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of (n_pairs,) distances:
+
+        the radial basis (n_pairs, n_radial), radial filters (n_blocks, n_pairs, n_hidden), angular ones
+        (n_blocks, n_pairs, n_spherical, n_basis) and those of the output (n_blocks + 1, n_pairs, n_hidden).
+        """
+        x = (distance / self.cutoff).clamp(max=1.0)
+        decay = envelope(x, self.exponent)
+        basis, spherical = self.radial_basis(x, decay), self.spherical_basis(x, decay)
+        radial = basis @ (self.radial_first @ self.radial_second)
+        angular = torch.einsum("pln,tlnb->tplb", spherical, self.angular.unflatten(1, spherical.shape[1:]))
+        return basis, radial, angular.contiguous(), basis @ self.output
+
+
+class EdgeEmbedding(nn.Module):
+    """m_ji = σ(W [z_i, z_j, σ(W₀ e(d_ij))]); what belongs to an atom or a pair is mapped before edges share it."""
+
+    def __init__(self, config: DimeNetPPConfig) -> None:
+        super().__init__()
+        self.elements = nn.Embedding(MAX_ATOMIC_NUMBER + 1, config.n_hidden)
+        nn.init.uniform_(self.elements.weight, -math.sqrt(3.0), math.sqrt(3.0))
+        self.radial = nn.Linear(config.n_radial, config.n_hidden)
+        self.linear = nn.Linear(3 * config.n_hidden, config.n_hidden)
+        self.activation = _activation(config)
+
+    def forward(self, graph: AtomicGraph, basis: Tensor) -> Tensor:
+        """(2 · n_pairs, n_hidden)."""
+        atoms = self.elements(graph.atomic_numbers)
+        end, start, length = self.linear.weight.chunk(3, dim=1)
+        of_pair = functional.linear(self.activation(self.radial(basis)), length, self.linear.bias)
+        at_end, at_start = atoms @ end.T, atoms @ start.T
+        edge_end, edge_start = graph.pair_index.T.flatten(), graph.pair_index.flip(0).T.flatten()
+        of_ends = at_end.index_select(0, edge_end) + at_start.index_select(0, edge_start)
+        return self.activation((of_ends.unflatten(0, (-1, 2)) + of_pair.unsqueeze(1)).flatten(0, 1))
+
+
+class Interaction(nn.Module):
+    """One step: each edge adds what it gathers from the edges that end where it starts to what it was."""
+
+    def __init__(self, config: DimeNetPPConfig) -> None:
+        super().__init__()
+        hidden, directional = config.n_hidden, config.n_directional
+        self.own_and_sent = nn.Linear(hidden, 2 * hidden)
+        for weight in self.own_and_sent.weight.detach().chunk(2):
+            _glorot_orthogonal(weight)
+        nn.init.zeros_(self.own_and_sent.bias)
+        self.down = _linear(hidden, directional, bias=False)
+        self.angular = _linear(config.n_basis, directional, bias=False)
+        self.up = _linear(directional, hidden, bias=False)
+        self.before_skip = nn.Sequential(*[Residual(config) for _ in range(config.n_before_skip)])
+        self.skip = _linear(hidden, hidden)
+        self.after_skip = nn.Sequential(*[Residual(config) for _ in range(config.n_after_skip)])
+        self.activation = _activation(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.angle_dropout = nn.Dropout1d(config.dropout)
+
+    def forward(self, messages: Tensor, radial: Tensor, angular: Tensor, angles: Angles) -> Tensor:
+        own, sent = functional.silu(self.own_and_sent(messages)).chunk(2, dim=1)
+        sent = functional.silu(self.down(self.dropout(_times(sent, radial))))
+        gathered = angles.gather(sent, self.angular(angular), self.angle_dropout)
+        gathered = self.activation(self.up(gathered))
+        updated = self.before_skip(self.dropout(own) + gathered)
+        return self.after_skip(messages + self.activation(self.skip(updated)))
+
+
+class Residual(nn.Module):
+    """x + σ(L₂ σ(L₁ x))."""
+
+    def __init__(self, config: DimeNetPPConfig) -> None:
+        super().__init__()
+        activation = _activation(config)
+        layers = [_linear(config.n_hidden, config.n_hidden) for _ in range(2)]
+        self.layers = nn.Sequential(layers[0], activation, layers[1], activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
+class Outputs(nn.Module):
+    """The output blocks side by side, up to the last hidden layer before its activation."""
+
+    def __init__(self, config: DimeNetPPConfig) -> None:
+        super().__init__()
+        n, layers, features = config.n_blocks + 1, config.n_output_layers, config.n_output
+        self.up = _stacked(n, config.n_hidden, features)
+        self.weight = nn.Parameter(torch.stack([_stacked(n, features, features).detach() for _ in range(layers)]))
+        self.bias = nn.Parameter(torch.zeros(layers, n, 1, features))
+        self.activation = _activation(config)
+
+    def forward(self, received: Tensor) -> Tensor:
+        """(n_outputs, n_atoms, n_hidden) -> (n_atoms, n_outputs · n_output)."""
+        (weight, *weights), (bias, *biases) = self.weight.unbind(), self.bias.unbind()
+        features = torch.baddbmm(bias, received @ self.up, weight)
+        for weight, bias in zip(weights, biases, strict=True):
+            features = torch.baddbmm(bias, self.activation(features), weight)
+        return features.transpose(0, 1).flatten(1)
+
+
+def _times(of_edge: Tensor, of_pair: Tensor) -> Tensor:
+    """Both edges of a pair times what is the pair's: (2 · n_pairs, n) ∘ (n_pairs, n)."""
+    return (of_edge.unflatten(0, (-1, 2)) * of_pair.unsqueeze(1)).flatten(0, 1)
+
+
+def _activation(config: DimeNetPPConfig) -> nn.Sequential:
+    return nn.Sequential(nn.SiLU(), nn.Dropout(config.dropout))
+
+
+def _linear(n_in: int, n_out: int, *, bias: bool = True) -> nn.Linear:
+    layer = nn.Linear(n_in, n_out, bias=bias)
+    _glorot_orthogonal(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _stacked(n: int, n_in: int, n_out: int) -> nn.Parameter:
+    """Weights of n linear maps, (n, n_in, n_out)."""
+    weights = nn.Parameter(torch.empty(n, n_in, n_out))
+    for weight in weights:
+        _glorot_orthogonal(weight)
+    return weights
+
+
+@torch.no_grad()
+def _glorot_orthogonal(weight: Tensor) -> None:
+    """Orthogonal rows or columns, scaled to a variance of 2 / (n_in + n_out)."""
+    nn.init.orthogonal_(weight)
+    weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
