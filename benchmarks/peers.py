@@ -1,4 +1,4 @@
-"""Other implementations of the backbones, driven by our graphs: each gives the energies of the structures of a graph."""
+"""Other implementations of the backbones, driven by our graphs: each gives the energies of a graph."""
 
 import warnings
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def triplets(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
 
 
 class NequIPPackage(nn.Module):
-    """The ``nequip`` package's own model with the same hyper-parameters, up to its forces (it differentiates itself)."""
+    """The ``nequip`` package with the same hyper-parameters; it differentiates by itself."""
 
     def __init__(self, graph: AtomicGraph, elements: tuple[str, ...], mean_neighbors: float, *, compiled: bool) -> None:
         super().__init__()

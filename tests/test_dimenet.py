@@ -252,6 +252,23 @@ class TestSlots:
         torch.testing.assert_close(forces.repeat(12, 1), large_forces, rtol=1e-11, atol=1e-11)
 
 
+def test_weights_start_orthogonal():
+    """With the mean square of Glorot's rule, 2 / (n_in + n_out), each map of a stack by itself."""
+    backbone = DimeNetPP(DimeNetPPConfig(), (1, 6, 8), 8.0)
+    own, sent = backbone.interactions[0].own_and_sent.weight.chunk(2)
+    for weight in (
+        own,
+        sent,
+        backbone.interactions[1].down.weight,
+        backbone.outputs.up[3],
+        backbone.filters.angular[2],
+    ):
+        short = weight if weight.shape[0] < weight.shape[1] else weight.T
+        square = short @ short.T
+        torch.testing.assert_close(square, square[0, 0] * torch.eye(len(square)), rtol=0, atol=1e-5)
+        assert float(weight.detach().square().mean()) == pytest.approx(2 / sum(weight.shape), rel=1e-4)
+
+
 def test_derivatives_of_forces():
     """By positions and by all weights, against finite differences: training differentiates twice."""
     potential = potential_with(SMALL)
@@ -280,7 +297,7 @@ class TestDropout:
         pairs, (atoms, slots) = graph.pair_index.shape[1], graph.incoming.shape
         edge = ("Dropout", (2 * pairs, 12))
         angle = ("Dropout1d", (atoms * slots, slots, 4))
-        step = [edge, angle, edge, edge, *[edge] * 2, edge, *[edge] * 4]  # product, angles, up, own, residuals, skip
+        step = [edge, angle, edge, edge, *[edge] * 2, edge, *[edge] * 4]  # product, angles, own, up, residuals, skip
         embedding = [("Dropout", (pairs, 12)), edge]
         output = [("Dropout", (3, atoms, 10))] * 2 + [("Dropout", (atoms, 30))]
         assert drops == [*embedding, *step, *step, *output]

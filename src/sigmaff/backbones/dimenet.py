@@ -91,9 +91,7 @@ class DimeNetPP(Backbone):
 class Angles:
     """The angles between the edges that end at one atom, as (atom, slot, slot); the edges of an atom fill its slots."""
 
-    legendre: (
-        Tensor  # (n_atoms, n_slots, n_slots, n_spherical) P_l of the cosine between a slot and another, filled one
-    )
+    legendre: Tensor  # (n_atoms, n_slots, n_slots, n_spherical) P_l; 0 if the second slot is empty or the first itself
     edge: Tensor  # (n_atoms · n_slots,) in each slot; any if it is empty
     reverse_slot: Tensor  # (n_edges,) where the reverse of each edge is
 
@@ -203,9 +201,8 @@ class Interaction(nn.Module):
     def forward(self, messages: Tensor, radial: Tensor, angular: Tensor, angles: Angles) -> Tensor:
         own, sent = functional.silu(self.own_and_sent(messages)).chunk(2, dim=1)
         sent = functional.silu(self.down(self.dropout(_times(sent, radial))))
-        gathered = angles.gather(sent, self.angular(angular), self.angle_dropout)
-        gathered = self.activation(self.up(gathered))
-        updated = self.before_skip(self.dropout(own) + gathered)
+        gathered = self.up(angles.gather(sent, self.angular(angular), self.angle_dropout))
+        updated = self.before_skip(self.dropout(own) + self.activation(gathered))
         return self.after_skip(messages + self.activation(self.skip(updated)))
 
 
@@ -262,13 +259,11 @@ def _linear(n_in: int, n_out: int, *, bias: bool = True) -> nn.Linear:
 def _stacked(n: int, n_in: int, n_out: int) -> nn.Parameter:
     """Weights of n linear maps, (n, n_in, n_out)."""
     weights = nn.Parameter(torch.empty(n, n_in, n_out))
-    for weight in weights:
+    for weight in weights.detach():
         _glorot_orthogonal(weight)
     return weights
 
 
-@torch.no_grad()
 def _glorot_orthogonal(weight: Tensor) -> None:
-    """Orthogonal rows or columns, scaled to a variance of 2 / (n_in + n_out)."""
-    nn.init.orthogonal_(weight)
-    weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
+    """Orthogonal rows or columns with a mean square of 2 / (n_in + n_out)."""
+    nn.init.orthogonal_(weight, gain=math.sqrt(2.0 * max(weight.shape) / sum(weight.shape)))
