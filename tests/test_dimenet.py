@@ -252,6 +252,37 @@ class TestSlots:
         torch.testing.assert_close(forces.repeat(12, 1), large_forces, rtol=1e-11, atol=1e-11)
 
 
+def saved_numbers(backbone: DimeNetPP, graph: AtomicGraph) -> int:
+    """How many numbers the embeddings hold on to for their derivatives, each counted once."""
+    storages: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes() // tensor.element_size()
+        return tensor
+
+    kept = graph.with_positions(graph.positions.clone().requires_grad_())
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        backbone(kept)
+    return sum(storages.values())
+
+
+def test_memory_hardly_grows_with_angles():
+    """One crystal with 4, 16 and 28 neighbours of each atom gives the numbers kept for each atom, edge and angle.
+
+    A list of triplets keeps at least the 64 features of each, four times. Ours keeps Legendre polynomials.
+    """
+    backbone = DimeNetPP(DimeNetPPConfig(), (14,), 10.0).double()
+    neighbours = np.array([4, 16, 28])
+    graphs = [graph_of(bulk("Si", cubic=True).repeat(2), cutoff=cutoff) for cutoff in (3.0, 4.2, 5.0)]
+    assert [2 * graph.pair_index.shape[1] / graph.n_atoms for graph in graphs] == neighbours.tolist()
+    kept = [saved_numbers(backbone, graph) / graph.n_atoms for graph in graphs]
+    of_atom, of_edge, of_angle = np.linalg.solve(np.vander(neighbours, 3, increasing=True), kept)
+    assert of_atom > 0
+    assert of_edge > 0
+    assert 7 <= of_angle < 40
+
+
 def test_weights_start_orthogonal():
     """With the mean square of Glorot's rule, 2 / (n_in + n_out), each map of a stack by itself."""
     backbone = DimeNetPP(DimeNetPPConfig(), (1, 6, 8), 8.0)

@@ -39,21 +39,6 @@ def n_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-class TestSize:
-    def test_as_published(self):
-        """Without and with the readout; four readouts for the evidential head."""
-        backbone = NequIP(NequIPConfig(), ELEMENTS, 10.0)
-        readout = backbone.embedding.readout()
-        assert n_parameters(backbone) == 189_064
-        assert n_parameters(backbone) + n_parameters(readout) == 189_080
-        assert n_parameters(backbone) + 4 * n_parameters(readout) == 189_128
-
-    def test_of_the_lnk_as_published(self):
-        """Inducing points, means, Cholesky factor, three numbers of kernel and mean, beside the whole network."""
-        n_features = NequIP(NequIPConfig(), ELEMENTS, 10.0).embedding.n_features
-        assert 189_080 + 84 * n_features + 84 + 84**2 + 3 == 197_567
-
-
 class Reference(nn.Module):
     """The network of e3nn's modules, one edge for each direction of a pair."""
 

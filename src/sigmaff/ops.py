@@ -28,6 +28,13 @@ def gaussian_basis(distance: Tensor, centers: Tensor) -> Tensor:
     return torch.exp(-0.5 * ((distance.unsqueeze(-1) - centers) / spacing).square())
 
 
+def polynomial_cutoff(x: Tensor, power: int) -> Tensor:
+    """1 − (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ − p(p+1)/2 xᵖ⁺²: value, slope and curvature vanish at x = 1, and beyond."""
+    p = power
+    x = x.clamp(max=1.0)
+    return 1.0 - x**p * ((p + 1) * (p + 2) / 2 - x * (p * (p + 2) - x * (p * (p + 1) / 2)))
+
+
 def cosine_cutoff(distance: Tensor, cutoff: float) -> Tensor:
     """(cos(πd/r) + 1)/2 inside the cutoff r: value and slope vanish at r."""
     return 0.5 * (torch.cos(distance * (math.pi / cutoff)) + 1.0)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from sigmaff.backbones.base import Backbone
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
 from sigmaff.graph import AtomicGraph
-from sigmaff.ops import scatter_sum
+from sigmaff.ops import polynomial_cutoff, scatter_sum
 from sigmaff.readout import Embedding
 
 MAX_ATOMIC_NUMBER = 118
@@ -97,7 +97,9 @@ class RadialNetwork(nn.Module):
     def forward(self, distance: Tensor) -> list[Tensor]:
         """(n_pairs, 1) -> for each layer, (n_pairs, weights that are used)."""
         n_layers, n_bessel, width = self.input.shape
-        basis = bessel_basis(distance, self.frequencies, self.cutoff) * envelope(distance / self.cutoff, self.power)
+        basis = bessel_basis(distance, self.frequencies, self.cutoff) * polynomial_cutoff(
+            distance / self.cutoff, self.power
+        )
         flat = self.input.transpose(0, 1).reshape(n_bessel, -1)
         hidden = self.dropout(functional.silu(basis @ flat / math.sqrt(n_bessel)))
         hidden = hidden.view(-1, n_layers, width).transpose(0, 1) * (SILU / math.sqrt(width))
@@ -236,13 +238,6 @@ def _cut(flat: Tensor, shapes: Mapping[Irrep, tuple[int, ...]]) -> dict[Irrep, T
 def bessel_basis(distance: Tensor, frequencies: Tensor, cutoff: float) -> Tensor:
     """(2/r) sin(b_k d/r) / d for a cutoff r: (n, 1) -> (n, n_bessel)."""
     return (2.0 / cutoff) * torch.sin(frequencies * (distance / cutoff)) / distance
-
-
-def envelope(x: Tensor, power: int) -> Tensor:
-    """1 − (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ − p(p+1)/2 xᵖ⁺²: value, slope and curvature vanish at x = 1, and beyond."""
-    p = power
-    x = x.clamp(max=1.0)
-    return 1.0 - x**p * ((p + 1) * (p + 2) / 2 - x * (p * (p + 2) - x * (p * (p + 1) / 2)))
 
 
 def activation_scale(activation: Callable[[Tensor], Tensor]) -> float:

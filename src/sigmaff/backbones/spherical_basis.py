@@ -11,13 +11,14 @@ from scipy.optimize import brentq
 from scipy.special import spherical_jn
 from torch import Tensor, nn
 
+from sigmaff.ops import polynomial_cutoff
+
 CHEBYSHEV_RANGE = 1.1  # of the distances that the series hold for, in cutoffs: arccos is smooth up to the cutoff
 
 
 def envelope(x: Tensor, exponent: int) -> Tensor:
-    """u(x) = 1/x − (p+1)(p+2)/2 xᵖ⁻¹ + p(p+2) xᵖ − p(p+1)/2 xᵖ⁺¹, p = exponent + 1: 0 at x = 1 with two derivatives."""
-    p = exponent + 1
-    return 1 / x + x**exponent * (-(p + 1) * (p + 2) / 2 + x * (p * (p + 2) - x * (p * (p + 1) / 2)))
+    """1/x times the polynomial cutoff of power exponent + 1."""
+    return polynomial_cutoff(x, exponent + 1) / x
 
 
 class RadialBasis(nn.Module):
