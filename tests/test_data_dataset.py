@@ -55,6 +55,15 @@ def test_batch_equals_graphs_one_by_one(mixed, indices, dtype):
     torch.testing.assert_close(labels.stress, torch.as_tensor(mixed.stress[indices], dtype=dtype))
 
 
+def test_batches_to_predict_are_bounded_by_pairs(mixed):
+    """A molecule does not limit a batch; a cell of a thousand atoms does, but is always one itself."""
+    crystal = bulk("Si", cubic=True).repeat(5)
+    molecules, crystals = (GraphDataset(labelled([atoms] * 2), CUTOFF) for atoms in (molecule("H2O"), crystal))
+    assert molecules.batch_size(32) == 32
+    n_pairs = crystals.batch([0])[0].pair_index.shape[1]
+    assert crystals.batch_size(32) == max(1, 10_000 // n_pairs) < 32
+
+
 def test_absent_labels_stay_absent():
     data = LabelledStructures(
         structures=(Atoms("H"),), energy=None, forces=None, source="made", frame_index=np.arange(1)

@@ -31,12 +31,12 @@ def pair_set(first: np.ndarray, second: np.ndarray, vectors: np.ndarray) -> list
     return sorted(map(tuple, rows.tolist()))
 
 
+STRUCTURES = [ETHANOL, CRYSTAL, SLAB, WIRE, TRICLINIC, LEFT_HANDED, LARGE_CELL, unwrapped(), OXYGEN_ATOM]
+IDS = ["molecule", "crystal", "slab", "wire", "triclinic", "left-handed", "large", "unwrapped", "atom"]
+
+
 @pytest.mark.parametrize("cutoff", [1.3, 5.0])
-@pytest.mark.parametrize(
-    "atoms",
-    [ETHANOL, CRYSTAL, SLAB, WIRE, TRICLINIC, LEFT_HANDED, LARGE_CELL, unwrapped(), OXYGEN_ATOM],
-    ids=["molecule", "crystal", "slab", "wire", "triclinic", "left-handed", "large", "unwrapped", "atom"],
-)
+@pytest.mark.parametrize("atoms", STRUCTURES, ids=IDS)
 def test_pairs_are_those_of_ase_each_once(atoms: Atoms, cutoff: float):
     graph = build_graph(atoms, cutoff, torch.float64)
     (first, second), vectors = graph.pair_index.numpy(), graph.pair_vectors().numpy()
@@ -61,6 +61,35 @@ def test_pairs_are_those_of_ase_each_once(atoms: Atoms, cutoff: float):
 def test_broken_structures_are_named(atoms: Atoms, message: str):
     with pytest.raises(DataError, match=message):
         build_graph(atoms, 5.0)
+
+
+@pytest.mark.parametrize("handedness", [1.0, -1.0], ids=["rotation", "reflection"])
+@pytest.mark.parametrize("atoms", STRUCTURES, ids=IDS)
+def test_turned_structures_have_their_pairs_in_the_same_places(atoms: Atoms, handedness: float):
+    q = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
+    q *= handedness * np.linalg.det(q)
+    turned = atoms.copy()
+    turned.set_cell(atoms.cell.array @ q.T)
+    turned.positions = atoms.positions @ q.T
+    before, after = graph_of(atoms), graph_of(turned)
+    assert torch.equal(before.pair_index, after.pair_index)
+    expected = before.pair_vectors() @ torch.as_tensor(q).T
+    torch.testing.assert_close(after.pair_vectors(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("atoms", STRUCTURES, ids=IDS)
+def test_incoming_edges_are_the_neighbours_of_ase(atoms: Atoms):
+    graph = batch_graphs([graph_of(OXYGEN_ATOM), graph_of(atoms)]).with_incoming()
+    incoming, n_edges = graph.incoming, 2 * graph.pair_index.shape[1]
+    start = torch.cat([graph.pair_index.flip(0).T.flatten(), torch.tensor([-1])])
+    found = [sorted(start[edges[edges < n_edges]].tolist()) for edges in incoming]
+    first, second = neighbor_list("ij", atoms, 4.5)
+    expected = [[], *(sorted((1 + second[first == atom]).tolist()) for atom in range(len(atoms)))]
+    assert found == expected
+    filled = incoming < n_edges
+    end = graph.pair_index.T.flatten()
+    assert torch.equal(end[incoming[filled]], filled.nonzero()[:, 0])
+    assert graph.with_incoming() is graph
 
 
 def test_batch_holds_each_structure_as_it_was():

@@ -11,8 +11,9 @@ from ase.calculators.emt import EMT
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
 from sigmaff.errors import DataError
+from sigmaff.evaluation import evaluate_model, summarize
 from sigmaff.heads import DeterministicConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.potential import Potential, PotentialConfig, Uncalibrated
 from sigmaff.training import CosineSchedule, TrainingConfig
 from sigmaff.training.loop import train
 from sigmaff.training.objective import Objective, load_batch
@@ -93,6 +94,14 @@ def test_training_on_stress_makes_stress_better(data: GraphDataset, tmp_path: Pa
         train(potential, data, data, config, tmp_path / str(weight), seed=0)
         errors[weight] = np.abs(stress_error(potential, GraphDataset(crystals(10, seed=1), CUTOFF))).mean()
     assert errors[1.0] < 0.85 * errors[0.0]
+
+
+def test_evaluation_tells_the_error_of_stress(data: GraphDataset):
+    potential = new_potential(data)
+    summary = summarize(evaluate_model(Uncalibrated(potential), data, name="copper", batch_size=7))
+    error = stress_error(potential, data)
+    assert summary["stress_mae"] == pytest.approx(np.abs(error).mean(), rel=1e-5)
+    assert summary["stress_rmse"] == pytest.approx(np.sqrt(np.square(error).mean()), rel=1e-5)
 
 
 def test_a_molecule_has_no_stress_to_train_on(data: GraphDataset):

@@ -21,7 +21,8 @@ def neighbor_pairs(
     positions (n, 3), cell (3, 3) rows are lattice vectors, periodic (3,).
     Returns pair_index (2, n_pairs) and pair_shift (n_pairs, 3): the vector of a pair is
     ``positions[j] + shift - positions[i]``. A pair appears once, in one direction; an atom's own images appear once
-    for each pair of opposite images.
+    for each pair of opposite images. Order and direction follow from the numbers of atoms and images alone, so a
+    structure that is turned or mirrored has the same pairs in the same places.
     """
     if not np.isfinite(positions).all():
         atom = int(np.argwhere(~np.isfinite(positions))[0, 0])
@@ -35,8 +36,21 @@ def neighbor_pairs(
     search = NeighborList(cutoff=cutoff, full_list=False, n_threads=1)
     first, second, shift, distance = search.compute(points=positions, box=box, periodic=periodic, quantities="ijSd")
     _reject_overlap(first, second, distance)
-    pair_index = np.stack([first, second]).astype(np.int64)
-    return pair_index, shift.astype(np.float64) @ box
+    pair_index, shift = _ordered(np.stack([first, second]).astype(np.int64), shift.astype(np.int64), len(positions))
+    return pair_index, shift @ box
+
+
+def _ordered(
+    pair_index: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], n_atoms: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Pairs from the lower to the higher atom (of images of one atom, to the higher image), sorted."""
+    base = 2 * int(np.abs(shift).max(initial=0)) + 1
+    image = shift @ np.array([base**2, base, 1])
+    reverse = (pair_index[0] > pair_index[1]) | ((pair_index[0] == pair_index[1]) & (image < 0))
+    pair_index = np.where(reverse, pair_index[::-1], pair_index)
+    shift, image = np.where(reverse[:, None], -shift, shift), np.where(reverse, -image, image)
+    order = np.argsort((pair_index[0] * n_atoms + pair_index[1]) * base**3 + image)
+    return pair_index[:, order], shift[order]
 
 
 def _checked_cell(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:

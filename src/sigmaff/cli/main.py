@@ -62,7 +62,7 @@ Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
 ForcesStdOption = Annotated[
     Literal["auto", "exact", "sampled", "none"], typer.Option("--forces-std", help="how σ of forces is computed")
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="structures at once")]
+BatchSize = Annotated[int, typer.Option(min=1, help="structures at once, at most")]
 
 
 def main() -> None:

@@ -41,6 +41,10 @@ def metrics_table(summary: Summary, title: str) -> Table:
             table.add_row(label, _value(energy, energy_unit), _value(forces, forces_unit))
         if measure == "mae":
             table.add_row("", _in_kcal(energy, "kcal/mol"), _in_kcal(forces, "kcal/mol/Å"))
+    if summary.get("stress_mae") is not None:
+        table.caption = (
+            f"stress: MAE {_value(summary['stress_mae'], 'eV/Å³')}, RMSE {_value(summary['stress_rmse'], 'eV/Å³')}"
+        )
     return table
 
 

@@ -10,6 +10,9 @@ from sigmaff.data.structures import IndexArray, LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels, build_graph
 
+MAX_PAIRS = 10_000
+"""Pairs of the structures that are predicted at once; bounds memory."""
+
 
 class GraphDataset:
     """All graphs of a data set in flat tensors; a batch gathers the rows of its structures.
@@ -56,6 +59,10 @@ class GraphDataset:
     def mean_neighbors(self) -> float:
         """Neighbours within the cutoff of an average atom; a pair makes two."""
         return 2.0 * self._pair_index.shape[1] / len(self._positions)
+
+    def batch_size(self, at_most: int) -> int:
+        """Structures to predict at once: whichever they are, no more than MAX_PAIRS pairs, but at least one."""
+        return min(at_most, max(1, MAX_PAIRS // max(1, int(self._n_pairs.max()))))
 
     def batch(self, indices: Sequence[int] | IndexArray | Tensor) -> tuple[AtomicGraph, Labels]:
         """The structures at these indices as one graph, and their labels."""

@@ -49,6 +49,7 @@ class Evaluation:
     forces_predicted: FloatArray  # (n_atoms, 3)
     forces_std_raw: FloatArray | None  # (n_atoms, 3)
     node_energy_std_raw: FloatArray | None  # (n_atoms,)
+    stress_error: FloatArray | None = None  # (n_structures, 3, 3) predicted minus true, eV/Å³
     energy_calibration: Calibration = UNCALIBRATED
     forces_calibration: Calibration = UNCALIBRATED
     provenance: Provenance  # of the raw σ
@@ -137,6 +138,7 @@ def evaluate_model(
         forces_predicted=_float64(prediction.forces),
         forces_std_raw=_joined([prediction.forces_std]),
         node_energy_std_raw=_joined([prediction.node_energy_std]),
+        stress_error=_difference(_joined([prediction.stress]), _joined([known.stress for known in labels])),
         energy_calibration=energy_calibration,
         forces_calibration=forces_calibration,
         provenance=_provenance(predictions),
@@ -203,6 +205,13 @@ def _joined(tensors: Sequence[Tensor | None]) -> FloatArray | None:
     """The batches of one quantity as one array; what one batch lacks, the whole lacks."""
     present = [_float64(tensor) for tensor in tensors if tensor is not None]
     return np.concatenate(present) if len(present) == len(tensors) else None
+
+
+def _difference(predicted: FloatArray | None, true: FloatArray | None) -> FloatArray | None:
+    """``None`` where one is not there for all structures."""
+    if predicted is None or true is None or not np.isfinite(predicted).all():
+        return None
+    return predicted - true
 
 
 def _structure_index(graphs: Sequence[AtomicGraph]) -> IntArray:

@@ -92,13 +92,15 @@ def _finite(value: float) -> float | None:
 
 
 def _error_measures(evaluation: Evaluation) -> Summary:
-    energy, forces = evaluation.energy_error, evaluation.forces_error
+    energy, forces, stress = evaluation.energy_error, evaluation.forces_error, evaluation.stress_error
     return {
         "energy_mae": None if energy is None else metrics.mae(energy),
         "energy_rmse": None if energy is None else metrics.rmse(energy),
         "energy_mae_per_atom": None if energy is None else metrics.mae(energy / evaluation.atoms_per_structure),
         "forces_mae": None if forces is None else metrics.mae(forces),
         "forces_rmse": None if forces is None else metrics.rmse(forces),
+        "stress_mae": None if stress is None else metrics.mae(stress),
+        "stress_rmse": None if stress is None else metrics.rmse(stress),
     }
 
 

@@ -329,7 +329,7 @@ def evaluate_potential(
         Uncalibrated(potential),
         dataset,
         name=name,
-        batch_size=batch_size,
+        batch_size=dataset.batch_size(batch_size),
         forces_std=forces_std,
         energy_calibration=potential.energy_calibration or UNCALIBRATED,
         forces_calibration=potential.forces_calibration or UNCALIBRATED,

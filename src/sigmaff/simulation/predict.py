@@ -30,6 +30,7 @@ def predict_structures(
 ) -> list[Atoms]:
     """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
     frames: list[Atoms] = []
+    batch_size = dataset.batch_size(batch_size)
     for start in range(0, len(dataset), batch_size):
         indices = range(start, min(start + batch_size, len(dataset)))
         graph, _ = dataset.batch(indices)
