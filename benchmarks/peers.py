@@ -84,7 +84,10 @@ class NequIPPackage(nn.Module):
     def __init__(self, graph: AtomicGraph, elements: tuple[str, ...], mean_neighbors: float, *, compiled: bool) -> None:
         super().__init__()
         from nequip.model import NequIPGNNModel
+        from nequip.utils.global_state import set_global_state
 
+        default = torch.get_default_dtype()
+        set_global_state()  # changes the default type, which is ours to keep
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.model = NequIPGNNModel(
@@ -103,6 +106,7 @@ class NequIPPackage(nn.Module):
                 avg_num_neighbors=mean_neighbors,
                 compile_mode="compile" if compiled else "eager",
             )
+        torch.set_default_dtype(default)
         self.data = nequip_data(graph, elements)
 
     def forward(self) -> tuple[Tensor, Tensor]:
