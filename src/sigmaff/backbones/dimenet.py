@@ -100,14 +100,15 @@ class Angles:
         """``directions`` are those of the pairs, (n_pairs, 3), unit length."""
         incoming = graph.incoming
         assert incoming is not None
-        n_slots, n_edges = incoming.shape[1], 2 * len(directions)
+        n_slots, n_edges = incoming.shape[1], 2 * directions.shape[0]
         slot = torch.arange(incoming.numel(), device=incoming.device)
         slot = slot.new_zeros(n_edges + 1).scatter(0, incoming.flatten(), slot)[:-1]
-        edge = incoming.flatten().clamp(max=n_edges - 1)
+        filled = incoming < n_edges
+        edge = (incoming * filled).flatten()
         to_start = torch.stack([directions, -directions], dim=1).flatten(0, 1)
         to_start = to_start.index_select(0, edge).unflatten(0, incoming.shape)
         another = ~torch.eye(n_slots, dtype=torch.bool, device=incoming.device)
-        counted = (another & (incoming < n_edges).unsqueeze(1)).to(directions.dtype)
+        counted = (another & filled.unsqueeze(1)).to(directions.dtype)
         return cls(
             legendre=legendre(to_start @ to_start.mT, counted, n_spherical),
             edge=edge,
