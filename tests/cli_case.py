@@ -24,7 +24,14 @@ from training_case import labelled_structures
 TINY: dict[str, Any] = {
     "data": {"source": "data.extxyz", "split": {"n_train": 36, "n_validation": 14}},
     "model": {
-        "backbone": {"n_hidden": 16, "n_filters": 16, "n_interactions": 2, "n_gaussians": 10, "cutoff": 4.0},
+        "backbone": {
+            "name": "schnet",
+            "n_hidden": 16,
+            "n_filters": 16,
+            "n_interactions": 2,
+            "n_gaussians": 10,
+            "cutoff": 4.0,
+        },
         "head": {"name": "lnk", "n_inducing": 12, "n_samples": 30, "n_frequencies": 32},
     },
     "training": {

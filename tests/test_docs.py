@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ pytest_plugins = ["cli_fixtures"]
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ASSIGNMENT = re.compile(r"[A-Z_]+=")
 NOT_RUN = ("make", "pip", "git")
 
 
@@ -45,8 +47,8 @@ def commands(block: Block) -> Iterator[list[str]]:
         if block.language == "console" and not line.startswith("$ "):
             continue
         words = shlex.split(line.removeprefix("$ "), comments=True)
-        if words:
-            yield words
+        if command := list(dropwhile(ASSIGNMENT.match, words)):
+            yield command
 
 
 def all_commands() -> list[list[str]]:
@@ -59,7 +61,7 @@ def run(words: list[str]) -> None:
     if program in NOT_RUN or program == "python" or arguments[:1] == ["demo"]:
         return  # looked up by the other tests of this file; the demonstration has its own
     assert program == "sigmaff", f"{shlex.join(words)}: a document should tell how to run sigmaff"
-    if arguments[0] == "train" and arguments[1].startswith("examples/"):
+    if arguments[1].startswith(("examples/", "runs/")):  # minutes of training, and what follows on it
         return
     outcome = sigmaff(*arguments)
     assert outcome.code == 0, f"{shlex.join(words)}: {outcome.err}"
@@ -118,6 +120,7 @@ def test_scripts_are_there_and_explain_themselves(
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
 def test_examples_are_configurations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGMAFF_DATA", "/data")
+    monkeypatch.setenv("MOLECULE", "ethanol")
     config = read_config(path)
     content = yaml.safe_load(path.read_text())
     assert config.training.max_epochs == content["training"]["max_epochs"]
