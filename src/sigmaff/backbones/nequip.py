@@ -142,18 +142,25 @@ class Layer(nn.Module):
     ) -> dict[Irrep, Tensor]:
         """``species`` is one-hot over √n_elements; ``harmonics`` are those of both directions of pairs."""
         messages = self._messages(features, harmonics, weights, pair_index)
-        update, own = self.update_matrices()
+        own, (update, _) = self.own_features(features, species), self.update_matrices()
         updated = {}
         for irrep, message in messages.items():
             n_atoms, n_paths = species.shape[0], message.shape[2]
             received = scatter_sum(message, pair_index.flatten(), n_atoms).flatten(2).flatten(0, 1)
-            flat = received @ (update[irrep] * (self.scale / math.sqrt(n_paths)))
-            if irrep in features:
-                by_element = features[irrep].unsqueeze(2) * species[:, None, :, None]
-                matrix = own[irrep].flatten(0, 1) / math.sqrt(self.n_channels)
-                flat = torch.addmm(flat, by_element.flatten(2).flatten(0, 1), matrix)
+            matrix = update[irrep] * (self.scale / math.sqrt(n_paths))
+            flat = torch.addmm(own[irrep], received, matrix) if irrep in own else received @ matrix
             updated[irrep] = flat.view(n_atoms, irrep.dim, -1)
         return self._gate(updated)
+
+    def own_features(self, features: Mapping[Irrep, Tensor], species: Tensor) -> dict[Irrep, Tensor]:
+        """L_z(i) x_i of the irreps that are computed and are inputs, (n_atoms · (2l + 1), width)."""
+        mapped = {}
+        for irrep, matrices in self.update_matrices()[1].items():
+            if irrep in self.computed:
+                by_element = features[irrep].unsqueeze(2) * species[:, None, :, None]
+                matrix = matrices.flatten(0, 1) / math.sqrt(self.n_channels)
+                mapped[irrep] = by_element.flatten(2).flatten(0, 1) @ matrix
+        return mapped
 
     def update_matrices(self) -> tuple[dict[Irrep, Tensor], dict[Irrep, Tensor]]:
         """L₂ of outputs, (paths · channels, width), and L_z of those that are inputs, (elements, channels, width).
