@@ -1,4 +1,4 @@
-"""DimeNet++ against PyTorch Geometric's with the same weights, its basis, its dropout, and compiled against eager."""
+"""DimeNet++ against PyTorch Geometric's with the same weights, its basis, its dropout."""
 
 import warnings
 from dataclasses import replace
@@ -357,32 +357,3 @@ class TestDropout:
         error = draws.std(0) / 4000**0.5
         assert ((draws.mean(0) - terms.sum(1)).abs() < 5 * error).all()
         torch.testing.assert_close(draws.var(0), 0.4 / 0.6 * terms.square().sum(1), rtol=0.15, atol=0)
-
-
-def compiled_and_eager() -> tuple[Potential, list[tuple[Tensor, Tensor]]]:
-    """Energies and forces of one potential, compiled and not, on molecules and an atom alone."""
-    few = {"n_blocks": 1, "n_before_skip": 0, "n_after_skip": 1, "n_output_layers": 1, "n_spherical": 3}
-    potential = potential_with(SMALL.model_copy(update=few))
-    graph = potential.backbone.prepare(graph_of(*MOLECULES, Atoms("O"), cutoff=SMALL.cutoff))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        results = [model(graph) for model in (torch.compile(potential, dynamic=True), potential)]
-    return potential, [(distribution.mean, forces) for distribution, forces in results]
-
-
-@torch.no_grad()
-def test_compiled_equals_eager():
-    _, results = compiled_and_eager()
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.slow
-def test_compiled_gradients_equal_eager():
-    """Of a loss with forces in it, with respect to the weights: derivatives of derivatives."""
-    potential, results = compiled_and_eager()
-    losses = [energy.square().sum() + forces.square().sum() for energy, forces in results]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gradients = [torch.autograd.grad(loss, list(potential.parameters())) for loss in losses]
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)

@@ -1,4 +1,4 @@
-"""NequIP against the same network built from e3nn's modules, its size, its symmetry, and compiled against eager."""
+"""NequIP against the same network built from e3nn's modules, its size, its symmetry."""
 
 import math
 import warnings
@@ -309,47 +309,3 @@ def test_second_derivatives():
     positions = graph.positions.clone().requires_grad_()
     assert torch.autograd.gradcheck(embed, positions)
     assert torch.autograd.gradgradcheck(embed, positions)
-
-
-class Energies(nn.Module):
-    """Energies of structures and forces on atoms, as a potential computes them."""
-
-    def __init__(self, backbone: NequIP) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.readout = backbone.embedding.readout().double()
-
-    def forward(self, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
-        def energy(positions: Tensor) -> tuple[Tensor, Tensor]:
-            atoms = self.readout(self.backbone(graph.with_positions(positions))).squeeze(-1)
-            energies = scatter_sum(atoms, graph.structure_index, graph.n_structures)
-            return energies.sum(), energies
-
-        gradient, (_, energies) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
-        return energies, -gradient
-
-
-def compiled_and_eager(config: NequIPConfig) -> tuple[Energies, list[tuple[Tensor, Tensor]]]:
-    model = Energies(network(config))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model, [run(molecules()) for run in (torch.compile(model, dynamic=True, fullgraph=True), model)]
-
-
-@torch.no_grad()
-def test_compiled_equals_eager():
-    _, results = compiled_and_eager(SMALL.model_copy(update={"n_layers": 2}))
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config", [SMALL, SMALL_2], ids=["l=1", "l=2"])
-def test_compiled_gradients_equal_eager(config: NequIPConfig):
-    """Of a loss with forces in it, with respect to the weights."""
-    model, results = compiled_and_eager(config)
-    losses = [energy.square().sum() + forces.square().sum() for energy, forces in results]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)

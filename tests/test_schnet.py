@@ -1,4 +1,4 @@
-"""SchNet against PyTorch Geometric's with the same weights, its size, its dropout, and compiled against eager."""
+"""SchNet against PyTorch Geometric's with the same weights, its size, its dropout."""
 
 import math
 import warnings
@@ -130,35 +130,3 @@ class TestDropout:
         potential = potential_with(DeterministicConfig(), self.CONFIG).train()
         graph = molecules(torch.float32, 5.0)
         assert not torch.equal(potential(graph)[0].mean, potential(graph)[0].mean)
-
-
-COMPILED = SchNetConfig(cutoff=5.0, n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=8)
-
-
-def compiled_and_eager(graph: AtomicGraph) -> tuple[Potential, list[tuple[Tensor, Tensor]]]:
-    """Energies and forces of one potential, compiled and not."""
-    potential = potential_with(DeterministicConfig(), COMPILED)
-    potential.set_precision(torch.float64)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        results = [model(graph) for model in (torch.compile(potential), potential)]
-    return potential, [(distribution.mean, forces) for distribution, forces in results]
-
-
-@torch.no_grad()
-def test_compiled_equals_eager():
-    _, results = compiled_and_eager(molecules(torch.float64, 5.0))
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.slow
-def test_compiled_gradients_equal_eager():
-    """Of a loss with forces in it, with respect to the weights: derivatives of derivatives."""
-    potential, results = compiled_and_eager(molecules(torch.float64, 5.0))
-    weights = [parameter for name, parameter in potential.named_parameters() if name != "head.linear.bias"]
-    losses = [energy.square().sum() + forces.norm(dim=-1).sum() for energy, forces in results]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gradients = [torch.autograd.grad(loss, weights) for loss in losses]
-    torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-8)
