@@ -17,8 +17,8 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
 from sigmaff.evaluation import Summary, summarize
-from sigmaff.experiments.run import evaluate_potential
-from sigmaff.potential import load
+from sigmaff.experiments.run import evaluate_on
+from sigmaff.model_file import load
 from sigmaff.units import KCAL_PER_MOL
 
 
@@ -51,7 +51,7 @@ def backbone_alone(directory: Path, test: list[int], source: Path, terminal: Ter
     structures = read_structures(DataSource(path=source, format="rmd17_original"))
     terminal.stage(f"{directory}: backbone alone")
     dataset = GraphDataset(structures.subset(test), potential.cutoff)
-    return summarize(evaluate_potential(potential, dataset, name=directory.name, listener=terminal))
+    return summarize(evaluate_on(potential, dataset, name=directory.name, listener=terminal))
 
 
 def rows(directory: Path, terminal: Terminal) -> list[str]:

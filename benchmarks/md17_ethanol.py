@@ -18,8 +18,8 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
 from sigmaff.evaluation import Summary, summarize
-from sigmaff.experiments.run import evaluate_potential
-from sigmaff.potential import load
+from sigmaff.experiments.run import evaluate_on
+from sigmaff.model_file import load
 from sigmaff.units import KCAL_PER_MOL
 
 N_OOD = 1000
@@ -36,11 +36,11 @@ def evaluate(directory: Path, console: Console) -> tuple[Summary, Summary, dict]
     malonaldehyde = GraphDataset(other.subset(np.sort(chosen)), model.cutoff)
     with Terminal(console) as terminal:
         terminal.stage("backbone")
-        plain = summarize(evaluate_potential(backbone, test, name="ethanol", listener=terminal))
+        plain = summarize(evaluate_on(backbone, test, name="ethanol", listener=terminal))
         terminal.stage("LNK")
-        ours = evaluate_potential(model, test, name="ethanol", listener=terminal)
+        ours = evaluate_on(model, test, name="ethanol", listener=terminal)
         terminal.stage("LNK on malonaldehyde")
-        ood = evaluate_potential(model, malonaldehyde, name="malonaldehyde", listener=terminal)
+        ood = evaluate_on(model, malonaldehyde, name="malonaldehyde", listener=terminal)
     return plain, summarize(ours, ood), model.record
 
 
@@ -65,7 +65,7 @@ def table(plain: Summary, lnk: Summary, record: dict) -> str:
     ):
         rows.append((label, "–", f"{lnk[key]:.4f}"))
     rows.append(("training (min)", f"{record['training']['seconds'] / 60:.1f}", ""))
-    rows.append(("fitting the LNK (s)", "", f"{record['closed_form']['seconds']:.0f}"))
+    rows.append(("fitting the LNK (s)", "", f"{record['fit']['seconds']:.0f}"))
     lines = ["| | backbone | closed-form LNK |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {label} | {a} | {b} |" for label, a, b in rows)])
 
@@ -82,7 +82,7 @@ def main() -> None:
     print(f"{record['training']['n_epochs']} epochs, {describe_machine()}; trained {record['date']}\n")
     print(table(plain, lnk, record))
     if arguments.json is not None:
-        content = {"backbone": plain, "lnk": lnk, "training": record["training"], "closed_form": record["closed_form"]}
+        content = {"backbone": plain, "lnk": lnk, "training": record["training"], "fit": record["fit"]}
         arguments.json.write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import GraphDataset, read_structures
-from sigmaff.experiments.run import evaluate_potential
-from sigmaff.potential import load
+from sigmaff.experiments.run import evaluate_on
+from sigmaff.model_file import load
 from sigmaff.report import readme_figure
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     ether = read_structures(arguments.demo / "dimethyl_ether.extxyz")
     with Terminal(Console(stderr=True)) as terminal:
         evaluations = [
-            evaluate_potential(model, GraphDataset(part, model.cutoff), name=name, listener=terminal)
+            evaluate_on(model, GraphDataset(part, model.cutoff), name=name, listener=terminal)
             for part, name in ((ethanol, "ethanol"), (ether, "dimethyl ether"))
         ]
     readme_figure(*evaluations).savefig(arguments.output)

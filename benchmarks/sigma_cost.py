@@ -35,7 +35,7 @@ def potential(name: str, graph: AtomicGraph) -> Potential:
     torch.manual_seed(0)
     model = Potential(PotentialConfig(head=HEADS[name]), STATISTICS).eval().requires_grad_(False)  # as loaded
     with torch.no_grad():
-        model.head.initialize(model.backbone(graph), graph.atomic_numbers)
+        model.head.initialize(model.backbone(graph), graph.atomic_numbers, graph.structure_index)
     return model
 
 

@@ -90,7 +90,7 @@ def _fit(potential: Potential) -> None:
     if isinstance(potential.head, LNK):
         frames = [displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)]
         graph = graph_of(*frames)
-        potential.head.initialize(potential.backbone(graph), graph.atomic_numbers)
+        potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
         give_posterior(potential.head)
 
 

@@ -18,7 +18,7 @@ from sklearn.metrics import roc_auc_score
 from cli_case import Workspace, bare_frames, fail, morse_frames, sigmaff, succeed
 from sigmaff import load
 from sigmaff.graph import build_graph
-from sigmaff.potential import read_header
+from sigmaff.model_file import read_header
 
 pytest_plugins = ["cli_fixtures"]
 

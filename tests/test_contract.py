@@ -30,7 +30,8 @@ from contract import (
     ways,
 )
 from sigmaff.graph import AtomicGraph
-from sigmaff.potential import Potential, load, save
+from sigmaff.model_file import load, save
+from sigmaff.potential import Potential
 from sigmaff.prediction import Calibration
 
 close = torch.testing.assert_close

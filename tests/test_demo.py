@@ -11,7 +11,7 @@ from tblite.ase import TBLite
 
 from cli_case import succeed
 from sigmaff.experiments import demo
-from sigmaff.potential import read_header
+from sigmaff.model_file import read_header
 
 
 @pytest.fixture

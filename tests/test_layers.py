@@ -16,6 +16,8 @@ LAYERS = [
     {"prediction"},
     {"data", "backbones", "heads"},
     {"potential"},
+    {"sampling"},
+    {"model_file"},
     {"training"},
     {"evaluation"},
     {"simulation"},

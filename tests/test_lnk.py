@@ -60,7 +60,7 @@ def lnk(elements: tuple[int, ...] = ELEMENTS, **settings: object) -> LNK:
     config = LNKConfig(**({"n_inducing": 12, "n_samples": 8, "n_frequencies": 8} | settings))
     head = LNK(config, EMBEDDING, elements)
     head.set_precision(torch.float64)
-    head.initialize(embeddings(60), torch.tensor(elements).repeat(60 // len(elements)))
+    head.initialize(embeddings(60), torch.tensor(elements).repeat(60 // len(elements)), torch.zeros(60))
     give_posterior(head)
     with torch.no_grad():
         head.kernel.log_scale.fill_(math.log(SCALE))
@@ -361,7 +361,7 @@ def test_new_inducing_points_leave_nothing_of_the_old(kernel: str):
     head, h = lnk(kernel=kernel), embeddings(GRAPH.n_atoms)
     with head.prepared():
         head(h, GRAPH)
-    head.initialize(embeddings(60) + 0.5, torch.tensor([1] * 10 + [6] * 48 + [8] * 2))
+    head.initialize(embeddings(60) + 0.5, torch.tensor([1] * 10 + [6] * 48 + [8] * 2), torch.zeros(60))
     fresh = LNK(head.config, EMBEDDING, ELEMENTS)
     fresh.set_precision(torch.float64)
     fresh.load_state_dict(head.state_dict())

@@ -13,7 +13,7 @@ from sigmaff.data import GraphDataset, compute_statistics
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig
 from sigmaff.training import CosineSchedule
-from sigmaff.training.closed_form import fit_closed_form, with_lnk_head
+from sigmaff.training.closed_form import fit_closed_form
 from sigmaff.training.rows import node_features
 
 TRAINING = case.CONFIG.model_copy(
@@ -66,7 +66,7 @@ def test_closed_form(trained: tuple[Potential, GraphDataset, GraphDataset]):
 def test_variational(trained: tuple[Potential, GraphDataset, GraphDataset], tmp_path: Path):
     """Gradient descent on the frozen backbone finds a better likelihood, and does not lose the backbone's accuracy."""
     potential, data, held_out = trained
-    fitted, _ = with_lnk_head(potential, HEAD.model_copy(update={"fit": "variational"}))
+    fitted = potential.with_head(HEAD.model_copy(update={"fit": "variational"}))
     fitted.head.initialize(*node_features(fitted, data))
     settings = TRAINING.model_copy(update={"freeze_backbone": True, "forces_weight": 0.5})
     result = case.train(fitted, data, held_out, settings, tmp_path / "head", seed=0)

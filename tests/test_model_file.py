@@ -20,7 +20,8 @@ from sigmaff import load, save
 from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig, LNKConfig
-from sigmaff.potential import Potential, read_header
+from sigmaff.model_file import read_header
+from sigmaff.potential import Potential
 from sigmaff.prediction import Calibration
 
 Content = dict[str, Any]
@@ -297,7 +298,7 @@ def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
         "elements": list(range(1, 100)),
         "reference_energies": {str(number): 0.0 for number in range(1, 100)},
     }
-    assert "more memory than any model has use for" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
+    assert "than any model has use for" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
 
 
 def test_elements_beyond_the_backbone(model: Path, tmp_path: Path) -> None:

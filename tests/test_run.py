@@ -17,7 +17,7 @@ from ase import Atoms
 from cli_case import Workspace, fail, labelled, morse_frames, sigmaff, succeed, write_config
 from sigmaff import load
 from sigmaff.heads import LNK
-from sigmaff.potential import read_header
+from sigmaff.model_file import read_header
 
 pytest_plugins = ["cli_fixtures"]
 

@@ -5,7 +5,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sigmaff.potential import Potential, load, save
+    from sigmaff.model_file import load, save
+    from sigmaff.potential import Potential
     from sigmaff.simulation import Calculator
 
 __version__ = version("sigmaff")
@@ -14,8 +15,8 @@ __all__ = ["Calculator", "Potential", "__version__", "load", "save"]
 _HOME = {
     "Calculator": "sigmaff.simulation",
     "Potential": "sigmaff.potential",
-    "load": "sigmaff.potential",
-    "save": "sigmaff.potential",
+    "load": "sigmaff.model_file",
+    "save": "sigmaff.model_file",
 }
 
 

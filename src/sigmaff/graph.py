@@ -71,6 +71,13 @@ class AtomicGraph:
         incoming[end, rank] = order
         return replace(self, incoming=incoming)
 
+    def within(self, cutoff: float) -> Self:
+        """The same graph without the pairs farther apart than ``cutoff``."""
+        near = self.pair_vectors().norm(dim=-1) <= cutoff
+        if bool(near.all()):
+            return self
+        return replace(self, pair_index=self.pair_index[:, near], pair_shift=self.pair_shift[near], incoming=None)
+
     def with_positions(self, positions: Tensor) -> Self:
         """The same graph, same pairs, with other positions: what forces are derivatives of."""
         return replace(self, positions=positions)

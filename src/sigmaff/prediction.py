@@ -14,7 +14,9 @@ from sigmaff.graph import AtomicGraph
 ForcesStd = Literal["auto", "exact", "sampled", "none"]
 """How force σ is computed: every coordinate exactly, from posterior function samples, or whichever of the two is
 cheaper for the largest structure of the batch. "none": no σ of single atoms at all, neither of forces nor of energies,
-only that of the whole structure's energy, which costs least."""
+only that of the whole structure's energy, which costs least.
+A prediction may also come with force σ from the spread of its members (ensembles and dropout), or with one number for
+each atom in place of one for each component (latent distances): these methods know no other way, and take "auto"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Provenance:
     method: str  # "deterministic", "lnk", ...
     kind: Literal["epistemic", "aleatoric", "total"] | None = None  # None: the method has no σ
     covariance: Literal["full", "diagonal"] | None = None  # between the atoms of a structure
-    forces_std: Literal["exact", "sampled"] | None = None
+    forces_std: Literal["exact", "sampled", "members", "by_atom"] | None = None  # see ``ForcesStd``
     calibration: str | None = None  # None: raw
 
 
@@ -34,12 +36,14 @@ class Prediction:
 
     energy: Tensor  # (n_structures,) float64
     forces: Tensor  # (n_atoms, 3)
-    node_energy: Tensor  # (n_atoms,) float64
+    node_energy: Tensor | None = None  # (n_atoms,) float64; None where energies are not sums over atoms
     energy_std: Tensor | None = None  # (n_structures,)
     forces_std: Tensor | None = None  # (n_atoms, 3)
     node_energy_std: Tensor | None = None  # (n_atoms,)
     stress: Tensor | None = None  # (n_structures, 3, 3) eV/Å³, ASE's sign, for structures with a periodic cell
     stress_std: Tensor | None = None  # (n_structures, 3, 3)
+    energy_members: Tensor | None = None  # (n_structures, n_members) of an ensemble, or of samples
+    forces_members: Tensor | None = None  # (n_atoms, 3, n_members)
     provenance: Provenance
 
 
@@ -114,12 +118,14 @@ def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Predict
             prediction,
             energy=prediction.energy[index : index + 1],
             forces=prediction.forces[start : start + count],
-            node_energy=prediction.node_energy[start : start + count],
+            node_energy=part(prediction.node_energy, start, count),
             energy_std=part(prediction.energy_std, index, 1),
             forces_std=part(prediction.forces_std, start, count),
             node_energy_std=part(prediction.node_energy_std, start, count),
             stress=part(prediction.stress, index, 1),
             stress_std=part(prediction.stress_std, index, 1),
+            energy_members=part(prediction.energy_members, index, 1),
+            forces_members=part(prediction.forces_members, start, count),
         )
         for index, (start, count) in enumerate(zip(first_atom, n_atoms, strict=True))
     ]
@@ -136,10 +142,12 @@ def concatenate(predictions: list[Prediction]) -> Prediction:
         predictions[0],
         energy=torch.cat([p.energy for p in predictions]),
         forces=torch.cat([p.forces for p in predictions]),
-        node_energy=torch.cat([p.node_energy for p in predictions]),
+        node_energy=joined("node_energy"),
         energy_std=joined("energy_std"),
         forces_std=joined("forces_std"),
         node_energy_std=joined("node_energy_std"),
         stress=joined("stress"),
         stress_std=joined("stress_std"),
+        energy_members=joined("energy_members"),
+        forces_members=joined("forces_members"),
     )

@@ -16,7 +16,7 @@ from sigmaff.errors import SigmaffError
 if TYPE_CHECKING:
     from sigmaff.data import DataSource, GraphDataset
     from sigmaff.evaluation import Evaluation
-    from sigmaff.potential import Potential
+    from sigmaff.potential import Model
 
 console = Console(highlight=False, markup=False, emoji=False)  # texts hold paths of users: nothing in them is a command
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -126,7 +126,7 @@ def train(
     print_defaults: Annotated[bool, typer.Option("--print-defaults", help="print every key and stop")] = False,
     force: Force = False,
 ) -> None:
-    """Train a potential, fit and calibrate its σ, test it. The same command goes on after an interruption."""
+    """Train a model, fit and calibrate its σ, test it. The same command goes on after an interruption."""
     from sigmaff import config as configuration
     from sigmaff.cli.tables import metrics_table
 
@@ -206,18 +206,18 @@ def calibrate(
     from sigmaff.cli.progress import Terminal
     from sigmaff.experiments.run import calibrate as fit
     from sigmaff.files import refuse_overwrite
-    from sigmaff.potential import load, save
+    from sigmaff.model_file import load, save
 
     if output is not None:
         refuse_overwrite(output, force)
-    potential = load(model, device=device)
+    loaded = load(model, device=device)
     reading = Reading(format, energy_unit, length_unit, energy_key, forces_key, energies_only)
-    dataset = _dataset(reading.source(data), potential)
-    _warn_of_leakage(potential, dataset)
+    dataset = _dataset(reading.source(data), loaded)
+    _warn_of_leakage(loaded, dataset)
     with Terminal(console) as terminal:
-        fit(potential, dataset, method, terminal)
-    save(potential, output or model, force=output is None or force)
-    for name, calibration in (("energy", potential.energy_calibration), ("forces", potential.forces_calibration)):
+        fit(loaded, dataset, method, terminal)
+    save(loaded, output or model, force=output is None or force)
+    for name, calibration in (("energy", loaded.energy_calibration), ("forces", loaded.forces_calibration)):
         if calibration is not None:
             console.print(f"{name}: σ × {calibration.scale:.4g} ({method}, {calibration.n_samples} errors)")
     console.print(f"model: {output or model}", soft_wrap=True)
@@ -241,16 +241,17 @@ def predict(
     from sigmaff.data import read_structures
     from sigmaff.experiments.run import dataset_for
     from sigmaff.files import refuse_overwrite
-    from sigmaff.potential import Uncalibrated, load
+    from sigmaff.model_file import load
+    from sigmaff.potential import Uncalibrated
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrite(output, force)
     _, per_atom = output_format(output)
-    potential = load(model, device=device)
+    loaded = load(model, device=device)
     reading = Reading(format, length_unit=length_unit, energy_key="energy", forces_key="forces")  # REF_* are remarks
     structures = read_structures(reading.source(data, labels=()))
-    dataset = dataset_for(potential, structures.without_labels())
-    predictor = Uncalibrated(potential) if raw else potential
+    dataset = dataset_for(loaded, structures.without_labels())
+    predictor = Uncalibrated(loaded) if raw else loaded
     with Terminal(console) as terminal:
         terminal.stage("predicting")
         predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance, per_atom=per_atom)
@@ -265,7 +266,7 @@ def info(
 ) -> None:
     """Say what a model is, what it was trained on, and how its σ was calibrated."""
     from sigmaff.cli.tables import info_table
-    from sigmaff.potential import load, read_header
+    from sigmaff.model_file import load, read_header
 
     header = read_header(model)
     if json_output:
@@ -298,9 +299,9 @@ def report(
 
     refuse_overwrite(output, force)
     reading = Reading(format, energy_unit, length_unit, energy_key, forces_key, energies_only)
-    evaluation, other, potential = _evaluate(model, data, ood, reading, forces_std, batch_size, device)
+    evaluation, other, loaded = _evaluate(model, data, ood, reading, forces_std, batch_size, device)
     write_report(
-        output, evaluation, other, title=f"{model.stem} on {data.stem}", model_info=model_facts(potential), force=force
+        output, evaluation, other, title=f"{model.stem} on {data.stem}", model_info=model_facts(loaded), force=force
     )
     console.print(f"report: {output}", soft_wrap=True)
 
@@ -321,11 +322,11 @@ def demo(
     console.print(f"report: {path}", soft_wrap=True)
 
 
-def _dataset(source: "DataSource", potential: "Potential") -> "GraphDataset":
+def _dataset(source: "DataSource", loaded: "Model") -> "GraphDataset":
     from sigmaff.data import read_structures
     from sigmaff.experiments.run import dataset_for
 
-    return dataset_for(potential, read_structures(source))
+    return dataset_for(loaded, read_structures(source))
 
 
 def _evaluate(
@@ -336,32 +337,32 @@ def _evaluate(
     forces_std: Literal["auto", "exact", "sampled", "none"],
     batch_size: int,
     device: str,
-) -> tuple["Evaluation", "Evaluation | None", "Potential"]:
+) -> tuple["Evaluation", "Evaluation | None", "Model"]:
     """A model on its own kind of structures and, if asked for, on another kind."""
     from sigmaff.cli.progress import Terminal
-    from sigmaff.experiments.run import evaluate_potential
-    from sigmaff.potential import load
+    from sigmaff.experiments.run import evaluate_on
+    from sigmaff.model_file import load
 
-    potential = load(model, device=device)
-    dataset = _dataset(reading.source(data), potential)
-    other = None if ood is None else _dataset(reading.source(ood, labels=()), potential)
-    _warn_of_leakage(potential, dataset)
+    loaded = load(model, device=device)
+    dataset = _dataset(reading.source(data), loaded)
+    other = None if ood is None else _dataset(reading.source(ood, labels=()), loaded)
+    _warn_of_leakage(loaded, dataset)
 
     def evaluated(dataset: "GraphDataset", path: Path) -> "Evaluation":
         terminal.stage(f"evaluating {path.name}")
-        return evaluate_potential(
-            potential, dataset, name=path.stem, listener=terminal, forces_std=forces_std, batch_size=batch_size
+        return evaluate_on(
+            loaded, dataset, name=path.stem, listener=terminal, forces_std=forces_std, batch_size=batch_size
         )
 
     with Terminal(console) as terminal:
         evaluation = evaluated(dataset, data)
-        return evaluation, None if other is None or ood is None else evaluated(other, ood), potential
+        return evaluation, None if other is None or ood is None else evaluated(other, ood), loaded
 
 
-def _warn_of_leakage(potential: "Potential", dataset: "GraphDataset") -> None:
+def _warn_of_leakage(loaded: "Model", dataset: "GraphDataset") -> None:
     from sigmaff.experiments.run import leaked_structures
 
-    if n_leaked := leaked_structures(potential, dataset.structures):
+    if n_leaked := leaked_structures(loaded, dataset.structures):
         text = f"the model was trained on {n_leaked} of these {len(dataset)} structures: errors will look too small"
         errors.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
-from sigmaff.potential.model_file import Header
+from sigmaff.model_file import Header
 from sigmaff.prediction import Calibration
 from sigmaff.units import KCAL_PER_MOL
 

@@ -22,10 +22,11 @@ from ase.md.velocitydistribution import Stationary
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
 from sigmaff.evaluation import Summary, summarize
-from sigmaff.experiments.run import DataConfig, Listener, RunConfig, evaluate_potential, run
+from sigmaff.experiments.run import DataConfig, Listener, RunConfig, evaluate_on, run
 from sigmaff.files import written_whole
 from sigmaff.heads import LNKConfig
-from sigmaff.potential import PotentialConfig, load
+from sigmaff.model_file import load
+from sigmaff.potential import PotentialConfig
 from sigmaff.report import model_facts, write_report
 from sigmaff.training import CosineSchedule, TrainingConfig
 
@@ -73,10 +74,10 @@ def run_demo(directory: Path, listener: Listener, *, force: bool = False) -> tup
     potential = load(result.model_path)
     held_out = read_structures(directory / "ethanol.extxyz").subset(np.array(potential.record["split"]["test"]))
     listener.stage("testing on ethanol")
-    ethanol = evaluate_potential(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
+    ethanol = evaluate_on(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
     listener.stage("testing on dimethyl ether")
     unseen = GraphDataset(read_structures(directory / "dimethyl_ether.extxyz"), potential.cutoff)
-    ether = evaluate_potential(potential, unseen, name="dimethyl ether", listener=listener)
+    ether = evaluate_on(potential, unseen, name="dimethyl ether", listener=listener)
     report = directory / "report.html"
     write_report(
         report,
@@ -137,6 +138,6 @@ def _write(path: Path, frames: list[Atoms], *, force: bool) -> None:
 def _timings(record: dict[str, Any], seconds_per_structure: float) -> dict[str, float]:
     return {
         "training the backbone": record["training"]["seconds"],
-        "fitting the LNK": record["closed_form"]["seconds"],
+        "fitting the LNK": record["fit"]["seconds"],
         "one structure: energy, forces and both σ": seconds_per_structure,
     }

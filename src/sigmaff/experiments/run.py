@@ -3,11 +3,11 @@
 import hashlib
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, TypeGuard
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -39,8 +39,9 @@ from sigmaff.evaluation import (
 )
 from sigmaff.evaluation.calibration import MIN_SAMPLES
 from sigmaff.files import refuse_overwrite, write_json
-from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
-from sigmaff.potential import Potential, PotentialConfig, Uncalibrated, read_header, save
+from sigmaff.heads import HEADS, DeterministicConfig, HeadConfig, LNKConfig
+from sigmaff.model_file import read_header, save
+from sigmaff.potential import Model, Potential, PotentialConfig, Uncalibrated
 from sigmaff.prediction import UNCALIBRATED, ForcesStd
 from sigmaff.training import Progress, TrainingConfig, TrainingResult
 from sigmaff.training.checkpoint import flatten
@@ -84,8 +85,8 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
             )
-        if self.head_training is not None and not _trains_head(head):
-            raise ValueError("head_training is for a variational lnk head on a frozen backbone; leave it out")
+        if self.head_training is not None and head.trained != "after_backbone":
+            raise ValueError("head_training is for a head that is trained on a frozen backbone; leave it out")
         return self
 
 
@@ -126,13 +127,13 @@ def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunRes
     head = config.model.head
     potential, trained = _train_backbone(config, data, listener, force=force)
     record: dict[str, Any] = {"training": _training_record(trained)}
-    if _trains_head(head):
+    if head.trained == "after_backbone":
         potential, trained = _train_head(config, head, potential, data, listener, force=force)
         record["head_training"] = _training_record(trained)
     if not trained.is_main_process:
         return None
-    if isinstance(head, LNKConfig) and head.fit == "closed_form":
-        potential, record["closed_form"] = _fit_closed_form(config, head, potential, data, listener)
+    if head.trained == "solved":
+        potential, record["fit"] = _fit_head(config, head, potential, data, listener)
     metrics = _calibrate_and_test(config, potential, data, listener, record)
     record["seconds"] = time.monotonic() - started
     potential.record = _record(config, data.split, record)
@@ -185,7 +186,7 @@ def _load(config: RunConfig) -> _Data:
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
     if (
         config.calibration != "none"
-        and isinstance(config.model.head, LNKConfig)
+        and HEADS[config.model.head.name].kind is not None
         and len(split.validation) < MIN_SAMPLES
     ):
         raise ConfigError(
@@ -219,11 +220,11 @@ def _train_backbone(
 ) -> tuple[Potential, TrainingResult]:
     """The trained potential: with its own readout first where the head comes second."""
     head = config.model.head
-    two_stages = isinstance(head, LNKConfig) and (head.fit == "closed_form" or head.freeze_backbone)
+    two_stages = head.trained != "with_backbone"
     model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
     torch.manual_seed(config.seed)
     potential = Potential(model, data.statistics)
-    if isinstance(head, LNKConfig) and not two_stages:
+    if not two_stages:
         _initialize_head(potential, data.train)
     listener.stage("training the backbone" if two_stages else "training")
     result = _train(potential, data, config.training, config.output / "backbone", config.seed, listener, force=force)
@@ -232,34 +233,27 @@ def _train_backbone(
     return potential, result
 
 
-def _trains_head(head: HeadConfig) -> TypeGuard[LNKConfig]:
-    """Whether the head is trained by itself, after the backbone."""
-    return isinstance(head, LNKConfig) and head.fit == "variational" and head.freeze_backbone
-
-
 def _train_head(
-    config: RunConfig, head: LNKConfig, backbone: Potential, data: _Data, listener: Listener, *, force: bool
+    config: RunConfig, head: HeadConfig, backbone: Potential, data: _Data, listener: Listener, *, force: bool
 ) -> tuple[Potential, TrainingResult]:
-    from sigmaff.training.closed_form import with_lnk_head
-
-    listener.stage("training the LNK")
-    potential, _ = with_lnk_head(backbone, head)
+    listener.stage("training the head")
+    potential = backbone.with_head(head)
     _initialize_head(potential, data.train)
     settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
     return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
 
 
-def _fit_closed_form(
-    config: RunConfig, head: LNKConfig, backbone: Potential, data: _Data, listener: Listener
+def _fit_head(
+    config: RunConfig, head: HeadConfig, backbone: Potential, data: _Data, listener: Listener
 ) -> tuple[Potential, dict[str, Any]]:
-    from sigmaff.training.closed_form import fit_closed_form
+    from sigmaff.training.fits import fit_head
 
-    listener.stage("fitting the LNK")
+    listener.stage("fitting the head")
     started = time.monotonic()
-    potential, result = fit_closed_form(
+    potential, result = fit_head(
         backbone, head, data.train, data.validation, seed=config.seed, progress=listener.advance
     )
-    return potential, asdict(result) | {"seconds": time.monotonic() - started}
+    return potential, result | {"seconds": time.monotonic() - started}
 
 
 def _initialize_head(potential: Potential, train: GraphDataset) -> None:
@@ -302,21 +296,21 @@ def _calibrate_and_test(
     if data.test is None:
         return None
     listener.stage("testing")
-    metrics = summarize(evaluate_potential(potential, data.test, name="test", listener=listener))
+    metrics = summarize(evaluate_on(potential, data.test, name="test", listener=listener))
     record["metrics"] = metrics
     return metrics
 
 
-def calibrate(potential: Potential, dataset: GraphDataset, method: CalibrationMethod, listener: Listener) -> Evaluation:
-    """Fit the potential's calibrations on held-out structures and keep them in it."""
+def calibrate(model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: Listener) -> Evaluation:
+    """Fit the model's calibrations on held-out structures and keep them in it."""
     listener.stage("calibrating σ")
-    evaluation = evaluate_potential(potential, dataset, name="held out", listener=listener)
-    potential.energy_calibration, potential.forces_calibration = calibrate_evaluation(evaluation, method)
+    evaluation = evaluate_on(model, dataset, name="held out", listener=listener)
+    model.energy_calibration, model.forces_calibration = calibrate_evaluation(evaluation, method)
     return evaluation
 
 
-def evaluate_potential(
-    potential: Potential,
+def evaluate_on(
+    model: Model,
     dataset: GraphDataset,
     *,
     name: str,
@@ -324,27 +318,27 @@ def evaluate_potential(
     forces_std: ForcesStd = "auto",
     batch_size: int = 32,
 ) -> Evaluation:
-    """Errors and σ on a data set, raw and with the potential's calibrations."""
+    """Errors and σ on a data set, raw and with the model's calibrations."""
     return evaluate_model(
-        Uncalibrated(potential),
+        Uncalibrated(model),
         dataset,
         name=name,
         batch_size=dataset.batch_size(batch_size),
         forces_std=forces_std,
-        energy_calibration=potential.energy_calibration or UNCALIBRATED,
-        forces_calibration=potential.forces_calibration or UNCALIBRATED,
+        energy_calibration=model.energy_calibration or UNCALIBRATED,
+        forces_calibration=model.forces_calibration or UNCALIBRATED,
         progress=lambda done: listener.advance(done, len(dataset)),
     )
 
 
-def dataset_for(potential: Potential, structures: LabelledStructures) -> GraphDataset:
-    """Structures as a potential takes them. One that it cannot know is an error that names the frame."""
-    known = ", ".join(chemical_symbols[number] for number in potential.statistics.elements)
+def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:
+    """Structures as a model takes them. One that it cannot know is an error that names the frame."""
+    known = ", ".join(chemical_symbols[number] for number in model.elements)
     remedy = (
         f"an element this model was not trained on (it knows {known}); leave the structure out, or train on such ones"
     )
-    _require_elements(structures, potential.statistics.elements, remedy)
-    return GraphDataset(structures, potential.cutoff, potential.dtype)
+    _require_elements(structures, model.elements, remedy)
+    return GraphDataset(structures, model.cutoff, model.dtype)
 
 
 def _require_elements(structures: LabelledStructures, elements: tuple[int, ...], otherwise: str) -> None:
@@ -355,12 +349,12 @@ def _require_elements(structures: LabelledStructures, elements: tuple[int, ...],
             raise DataError(f"{structures.frame_name(index)}: atom {unknown[0]} is {symbol}, {otherwise}")
 
 
-def leaked_structures(potential: Potential, structures: LabelledStructures) -> int:
+def leaked_structures(model: Model, structures: LabelledStructures) -> int:
     """How many of these structures the model was trained on; 0 where its training file cannot be read any more."""
     try:
-        source = DataSource.model_validate(potential.record["config"]["data"]["source"])
+        source = DataSource.model_validate(model.record["config"]["data"]["source"])
         training = read_structures(source.model_copy(update={"labels": ()}))
-        return len(find_overlap(training.subset(potential.record["split"]["train"]), structures))
+        return len(find_overlap(training.subset(model.record["split"]["train"]), structures))
     except (LookupError, TypeError, ValueError, SigmaffError):  # an old, a foreign or an altered record or file
         return 0
 

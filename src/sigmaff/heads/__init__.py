@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sigmaff.heads.base import EnergyDistribution, Head
+from sigmaff.heads.base import EnergyDistribution, ForcesWay, Head, HeadSettings
 from sigmaff.heads.deterministic import Deterministic, DeterministicConfig
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 from sigmaff.readout import Embedding
@@ -23,8 +23,10 @@ __all__ = [
     "Deterministic",
     "DeterministicConfig",
     "EnergyDistribution",
+    "ForcesWay",
     "Head",
     "HeadConfig",
+    "HeadSettings",
     "LNKConfig",
     "build_head",
 ]

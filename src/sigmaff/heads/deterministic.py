@@ -2,19 +2,16 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads.base import EnergyDistribution, Head
+from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
 from sigmaff.ops import scatter_sum
 from sigmaff.readout import Embedding
 
 
-class DeterministicConfig(BaseModel):
+class DeterministicConfig(HeadSettings):
     """The deterministic head has no hyper-parameters."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["deterministic"] = "deterministic"
 

@@ -1,6 +1,6 @@
-"""Potentials: backbone + head + scaling, their force σ, and their files."""
+"""Potentials: backbone + head + scaling, and their force σ."""
 
-from sigmaff.potential.model_file import load, read_header, save
-from sigmaff.potential.potential import Potential, PotentialConfig, Uncalibrated
+from sigmaff.potential.model import Model, Uncalibrated
+from sigmaff.potential.potential import Potential, PotentialConfig
 
-__all__ = ["Potential", "PotentialConfig", "Uncalibrated", "load", "read_header", "save"]
+__all__ = ["Model", "Potential", "PotentialConfig", "Uncalibrated"]

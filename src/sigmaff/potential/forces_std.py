@@ -9,7 +9,6 @@ square of the derivatives of their deviations from the mean: one forward pass an
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from sigmaff.backbones import Backbone
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads import Head
+from sigmaff.heads import ForcesWay, Head
 from sigmaff.prediction import ForcesStd
 
 TANGENT_ELEMENTS = 2**25
@@ -28,20 +27,25 @@ ELEMENTS_PER_PAIR = 2048
 
 def forces_variance(
     backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForcesStd
-) -> tuple[Tensor | None, Literal["exact", "sampled"] | None]:
+) -> tuple[Tensor | None, ForcesWay | None]:
     """Variance of the normalised forces, (n_atoms, 3), and the way it was computed.
 
-    A sampled function is one function for all atoms, so samples know the full covariance alone.
+    What a head has no way to compute is not there; what it has another way for is an error that names that way.
     """
-    if how == "none" or head.n_samples == 0 or graph.n_atoms == 0:
+    if how == "none" or not head.forces_ways or graph.n_atoms == 0:
         return None, None
-    if how == "sampled" and head.covariance == "diagonal":
+    if how != "auto" and how not in head.forces_ways:
         raise ConfigError(
-            "force σ of a head with covariance 'diagonal' cannot be sampled: ask for forces_std 'exact' (or 'auto')"
+            f"force σ of this {head.method} head cannot be had as {how!r}: ask for forces_std "
+            f"{' or '.join(map(repr, head.forces_ways))} (or 'auto')"
         )
+    if head.forces_ways == ("by_atom",):
+        variance = head.node_variance(features, graph)
+        assert variance is not None
+        return variance.unsqueeze(-1).expand(-1, 3), "by_atom"
     if how == "auto":
         n_atoms = graph.atoms_per_structure()
-        cheaper_exactly = (3 * n_atoms <= head.n_samples) | (head.covariance == "diagonal")
+        cheaper_exactly = (3 * n_atoms <= head.n_samples) | ("sampled" not in head.forces_ways)
         if not cheaper_exactly.all() and cheaper_exactly.any():
             exact = exact_forces_variance(backbone, head, graph, features, int(n_atoms[cheaper_exactly].max()))
             sampled = sampled_forces_variance(backbone, head, graph, features)

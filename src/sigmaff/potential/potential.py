@@ -1,21 +1,22 @@
 """A potential: backbone + head + scaling. The only place where normalised and physical units meet."""
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from ase.data import chemical_symbols
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.graph import AtomicGraph, Labels
-from sigmaff.heads import EnergyDistribution, HeadConfig, LNKConfig, build_head
+from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.ops import scatter_sum
 from sigmaff.potential.forces_std import forces_variance, virial_variance
-from sigmaff.prediction import Calibration, ForcesStd, Prediction, Provenance, calibrated
+from sigmaff.potential.model import Model
+from sigmaff.prediction import ForcesStd, Prediction, Provenance
 
 
 class PotentialConfig(BaseModel):
@@ -27,7 +28,7 @@ class PotentialConfig(BaseModel):
     head: HeadConfig = Field(default=LNKConfig(), description="the readout of energies and their σ")
 
 
-class Potential(nn.Module):
+class Potential(Model):
     """E = Σ_i E₀(z_i) + scale · Σ_i head(backbone(graph))_i, F = −∂E/∂positions.
 
     The network runs in its own precision (float32 unless cast with ``set_precision``); reference energies and the
@@ -38,9 +39,6 @@ class Potential(nn.Module):
         super().__init__()
         self.config = config
         self.statistics = statistics
-        self.energy_calibration: Calibration | None = None
-        self.forces_calibration: Calibration | None = None
-        self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
         self.backbone = build_backbone(config.backbone, statistics.elements, statistics.mean_neighbors)
         if statistics.elements and statistics.elements[-1] > self.backbone.max_atomic_number:
             raise DataError(
@@ -49,23 +47,44 @@ class Potential(nn.Module):
             )
         self.head = build_head(config.head, self.backbone.embedding, statistics.elements)
         self._references = _reference_table(statistics)
+        self._anchor: Tensor
+        self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
 
     @property
     def cutoff(self) -> float:
         return self.backbone.cutoff
 
     @property
+    def elements(self) -> tuple[int, ...]:
+        return self.statistics.elements
+
+    @property
+    def kind(self) -> Literal["epistemic", "aleatoric", "total"] | None:
+        return self.head.kind
+
+    @property
     def dtype(self) -> torch.dtype:
-        return next(self.backbone.parameters()).dtype
+        return self._anchor.dtype
 
     @property
     def device(self) -> torch.device:
-        return next(self.backbone.parameters()).device
+        return self._anchor.device
 
     def set_precision(self, dtype: torch.dtype) -> None:
         """Cast the network, and not the float64 algebra of the head."""
         self.backbone.to(dtype)
         self.head.set_precision(dtype)
+        self._anchor = self._anchor.to(dtype)
+
+    def with_head(self, config: HeadConfig) -> "Potential":
+        """A copy of the backbone under another head, which takes over the last linear map of a deterministic one."""
+        other = Potential(self.config.model_copy(update={"head": config}), self.statistics)
+        other.set_precision(self.dtype)
+        other.to(self.device).train(self.training)
+        other.backbone.load_state_dict(self.backbone.state_dict())
+        if isinstance(self.head, Deterministic):
+            other.head.take_readout(self.head.linear)
+        return other
 
     def forward(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
         """Energy distribution and forces (n_atoms, 3), normalised, differentiable in the parameters."""
@@ -75,7 +94,7 @@ class Potential(nn.Module):
             return distribution.mean.sum(), distribution.tensors()
 
         gradient, (_, parts) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
-        return EnergyDistribution(**parts), -gradient
+        return self.head.distribution(**parts), -gradient
 
     def forward_with_virial(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor]:
         """As ``forward``, and the symmetric derivative of the energies by strain, (n_structures, 3, 3)."""
@@ -87,7 +106,7 @@ class Potential(nn.Module):
         strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
         slopes = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
         (gradient, virial), (_, parts) = slopes(graph.positions, strain)
-        return EnergyDistribution(**parts), -gradient, 0.5 * (virial + virial.transpose(1, 2))
+        return self.head.distribution(**parts), -gradient, 0.5 * (virial + virial.transpose(1, 2))
 
     def normalised_virial(self, graph: AtomicGraph, stress: Tensor) -> Tensor:
         """The derivative of the energy by strain that these stresses (eV/Å³) stand for, as the network sees it."""
@@ -99,50 +118,66 @@ class Potential(nn.Module):
         """Energies and forces as the network sees them; references are subtracted in float64."""
         energy = forces = None
         if labels.energy is not None:
-            references = scatter_sum(self._node_references(graph), graph.structure_index, graph.n_structures)
+            self._require_known(graph)
+            references = _summed(self._node_references(graph), graph)
             energy = ((labels.energy - references) / self.statistics.scale).to(self.dtype)
         if labels.forces is not None:
             forces = (labels.forces / self.statistics.scale).to(self.dtype)
         return energy, forces
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
-        """Energies, forces and calibrated σ in eV and Å."""
-        raw = self.predict_raw(graph, forces_std=forces_std)
-        return calibrated(raw, self.energy_calibration, self.forces_calibration)
-
     @torch.no_grad()
-    def predict_raw(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
-        """Energies, forces and the head's own σ in eV and Å, before calibration."""
+    def predict_raw(
+        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
+    ) -> Prediction:
         if torch.is_inference_mode_enabled():
             raise SigmaffError("forces are derivatives: predict under torch.no_grad(), not torch.inference_mode()")
         if self.training:  # without dropout, whatever the mode the potential is in
             try:
-                return self.eval().predict_raw(graph, forces_std=forces_std)
+                return self.eval().predict_raw(graph, forces_std=forces_std, unseen_elements=unseen_elements)
             finally:
                 self.train()
-        graph = self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
-        references = self._node_references(graph)
+        graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             distribution, features, forces, virial = self.derivatives(graph)
             variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
             stress_variance = None
-            if how is not None and graph.cell is not None:
+            if how in ("exact", "sampled") and graph.cell is not None:
                 stress_variance = virial_variance(self.backbone, self.head, graph, features)
         scale = self.statistics.scale
-        node_energy = references + scale * distribution.node_mean.double()
+        prediction = self.in_physical_units(graph, distribution, forces, virial)
+        return replace(
+            prediction,
+            forces_std=_std(variance, scale),
+            node_energy_std=_std(node_variance, scale),
+            stress_std=_stress_std(stress_variance, graph.cell, scale),
+            provenance=replace(prediction.provenance, forces_std=how),
+        )
+
+    def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
+        """The graph on the model's device, in its precision, with what the backbone needs; all its elements known."""
+        if not unseen_elements:
+            self._require_known(graph)
+        return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
+
+    def in_physical_units(
+        self, graph: AtomicGraph, distribution: EnergyDistribution, forces: Tensor, virial: Tensor | None
+    ) -> Prediction:
+        """Normalised energies, forces and strain derivatives as a prediction without σ of forces, stress and atoms."""
+        scale, references = self.statistics.scale, self._node_references(graph)
+        if distribution.node_mean is None:
+            node_energy = None
+            energy = _summed(references, graph) + scale * distribution.mean.double()
+        else:
+            node_energy = references + scale * distribution.node_mean.double()
+            energy = _summed(node_energy, graph)
         return Prediction(
-            energy=scatter_sum(node_energy, graph.structure_index, graph.n_structures),
+            energy=energy,
             forces=scale * forces,
             node_energy=node_energy,
             energy_std=_std(distribution.variance, scale),
-            forces_std=_std(variance, scale),
-            node_energy_std=_std(node_variance, scale),
             stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell),
-            stress_std=_stress_std(stress_variance, graph.cell, scale),
-            provenance=Provenance(
-                method=self.head.method, kind=self.head.kind, covariance=self.head.covariance, forces_std=how
-            ),
+            provenance=Provenance(method=self.head.method, kind=self.head.kind, covariance=self.head.covariance),
         )
 
     def _distribution(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
@@ -164,9 +199,11 @@ class Potential(nn.Module):
         return distribution.detached(), features.detach(), -gradient, symmetric
 
     def _node_references(self, graph: AtomicGraph) -> Tensor:
-        """Reference energy of each atom, eV, float64."""
-        references = self._references.to(graph.atomic_numbers.device)[graph.atomic_numbers]
-        unseen = references.isnan()
+        """Reference energy of each atom, eV, float64; NaN for an element that has none."""
+        return self._references.to(graph.atomic_numbers.device)[graph.atomic_numbers]
+
+    def _require_known(self, graph: AtomicGraph) -> None:
+        unseen = self._node_references(graph).isnan()
         if unseen.any():
             atom = int(unseen.nonzero()[0])
             raise DataError(
@@ -176,21 +213,6 @@ class Potential(nn.Module):
                 f"{', '.join(chemical_symbols[z] for z in self.statistics.elements)}); "
                 "train on structures that contain it, or leave the structure out"
             )
-        return references
-
-
-@dataclass(frozen=True)
-class Uncalibrated:
-    """A potential seen as a predictor of its head's own σ, before calibration."""
-
-    potential: Potential
-
-    @property
-    def cutoff(self) -> float:
-        return self.potential.cutoff
-
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
-        return self.potential.predict_raw(graph, forces_std=forces_std)
 
 
 def _reference_table(statistics: DatasetStatistics) -> Tensor:
@@ -199,6 +221,10 @@ def _reference_table(statistics: DatasetStatistics) -> Tensor:
     for number in statistics.elements:
         table[number] = statistics.reference_energies[number]
     return table
+
+
+def _summed(values: Tensor, graph: AtomicGraph) -> Tensor:
+    return scatter_sum(values, graph.structure_index, graph.n_structures)
 
 
 def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:

@@ -12,7 +12,7 @@ from torch import nn
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import build_graph
-from sigmaff.potential import load
+from sigmaff.model_file import load
 from sigmaff.prediction import ForcesStd, Predictor
 from sigmaff.simulation.results import finite_results
 

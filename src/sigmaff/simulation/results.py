@@ -28,8 +28,9 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
     """The prediction of one structure under ASE's names; what is not estimated is absent."""
     energy = prediction.energy.item()
     results: dict[str, Value] = {"energy": energy, "free_energy": energy}
-    results["energies"] = _float64(prediction.node_energy)
     results["forces"] = _float64(prediction.forces)
+    if prediction.node_energy is not None:
+        results["energies"] = _float64(prediction.node_energy)
     if atoms.pbc.any() and atoms.cell.rank == 3:
         for name, tensor in (("stress", prediction.stress), ("stress_uncertainty", prediction.stress_std)):
             if tensor is not None:

@@ -17,7 +17,7 @@ from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError
 from sigmaff.heads import LNK, Deterministic, LNKConfig
 from sigmaff.heads.lnk.local_kernel import LENGTHSCALE_FACTOR, LocalKernel
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.potential import Potential
 from sigmaff.training.posterior import (
     FORCE_WEIGHTS,
     Moments,
@@ -101,8 +101,9 @@ def fit_closed_form(
             "the closed-form LNK is fitted on a potential with a deterministic head, and its mean is "
             f"'backbone' or 'residual'; got a {potential.head.method} head and mean {config.mean!r}"
         )
-    potential.eval()
-    fitted, head = with_lnk_head(potential, config)
+    fitted = potential.eval().with_head(config)
+    head = fitted.head
+    assert isinstance(head, LNK)
     kernels = _candidate_kernels(fitted, head, train_set)
     collected = _collect(potential, kernels, train_set, held_out, seed, progress)
     choices = [_choose(kernel, factor, data, config) for (kernel, factor), data in zip(kernels, collected, strict=True)]
@@ -122,19 +123,6 @@ def fit_closed_form(
         n_energy_rows=moments.energy.count,
         n_force_rows=moments.forces.count,
     )
-
-
-def with_lnk_head(potential: Potential, config: LNKConfig) -> tuple[Potential, LNK]:
-    """The backbone of a potential under an LNK head, whose mean is the old readout; the potential and its head."""
-    fitted = Potential(PotentialConfig(backbone=potential.config.backbone, head=config), potential.statistics)
-    fitted.set_precision(potential.dtype)
-    fitted.to(potential.device).eval()
-    fitted.backbone.load_state_dict(potential.backbone.state_dict())
-    head, old = fitted.head, potential.head
-    assert isinstance(head, LNK)
-    if head.readout is not None and isinstance(old, Deterministic):
-        head.readout.load_state_dict(old.linear.state_dict())
-    return fitted, head
 
 
 def _candidate_kernels(fitted: Potential, head: LNK, train_set: GraphDataset) -> list[tuple[LocalKernel, float]]:

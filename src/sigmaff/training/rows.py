@@ -48,11 +48,12 @@ def collect_rows(
 
 
 @torch.no_grad()
-def node_features(potential: Potential, dataset: GraphDataset) -> tuple[Tensor, Tensor]:
-    """Embeddings and atomic numbers of all atoms of a data set."""
+def node_features(potential: Potential, dataset: GraphDataset) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings, atomic numbers and structures of all atoms of a data set."""
     graphs = [graph for graph, _ in batches(dataset, np.arange(len(dataset)), potential)]
     features = [potential.backbone(graph) for graph in graphs]
-    return torch.cat(features), torch.cat([graph.atomic_numbers for graph in graphs])
+    structure_index = torch.arange(len(dataset)).repeat_interleave(dataset.n_atoms).to(potential.device)
+    return torch.cat(features), torch.cat([graph.atomic_numbers for graph in graphs]), structure_index
 
 
 def batches(dataset: GraphDataset, order: np.ndarray, potential: Potential) -> Iterator[tuple[AtomicGraph, Labels]]:

@@ -13,15 +13,15 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads.base import EnergyDistribution, Head
+from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
 from sigmaff.heads.lnk.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk.local_kernel import LocalKernel
 from sigmaff.ops import scatter_sum
@@ -36,10 +36,8 @@ KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part,
 DRAW_SEED = 0
 
 
-class LNKConfig(BaseModel):
+class LNKConfig(HeadSettings):
     """Hyper-parameters of the Localized Neural Kernel."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["lnk"] = "lnk"
     kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
@@ -86,6 +84,19 @@ class LNKConfig(BaseModel):
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
 
+    @property
+    def trained(self) -> Fit:
+        if self.fit == "closed_form":
+            return "solved"
+        return "after_backbone" if self.freeze_backbone else "with_backbone"
+
+    def n_draws(self, n_features: int, n_elements: int) -> int:
+        of_sample = n_elements * (self.n_frequencies + n_features) + self.n_inducing
+        return self.n_samples * of_sample + self.n_frequencies * n_features
+
+    def without_draws(self) -> Self:
+        return self.model_copy(update={"n_samples": 1, "n_frequencies": 1})
+
 
 class _Factors(NamedTuple):
     """What follows from the parameters alone."""
@@ -105,6 +116,7 @@ class LNK(Head):
         super().__init__()
         self.config = config
         self.covariance = config.covariance
+        self.forces_ways = ("exact", "sampled") if config.covariance == "full" else ("exact",)
         self.n_samples = config.n_samples
         self.embedding = embedding
         self.readout = None if config.mean == "constant" else embedding.readout()
@@ -152,7 +164,11 @@ class LNK(Head):
         if self.readout is not None:
             self.readout.to(dtype)
 
-    def initialize(self, node_features: Tensor, atomic_numbers: Tensor) -> None:
+    def take_readout(self, readout: nn.Linear) -> None:
+        if self.readout is not None:
+            self.readout.load_state_dict(readout.state_dict())
+
+    def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Place the inducing points on training embeddings."""
         self.kernel.initialize(self.compared(node_features.detach()), self.element_index[atomic_numbers])
 

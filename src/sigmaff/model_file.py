@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -13,32 +14,29 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sigmaff.backbones import build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import written_whole
-from sigmaff.heads import LNK, LNKConfig
-from sigmaff.potential.potential import Potential, PotentialConfig
+from sigmaff.heads import LNK
+from sigmaff.potential import Model, Potential, PotentialConfig
 from sigmaff.prediction import Calibration
+from sigmaff.sampling import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METADATA_KEY = "sigmaff"
+MAX_MEMBERS = 1000
 MAX_DRAWS = 2**27
 """Random numbers behind sampled force σ (a gigabyte); they follow from the description, not from the file's size."""
 
 
-class Header(BaseModel):
-    """What a model file says about itself, beside its tensors."""
+class Part(BaseModel):
+    """A potential without its tensors."""
 
     model_config = ConfigDict(extra="forbid")
 
-    format: Literal["sigmaff"] = "sigmaff"
-    format_version: int = Field(default=FORMAT_VERSION, ge=1, le=FORMAT_VERSION)
-    library_version: str
     config: PotentialConfig
     statistics: DatasetStatistics
-    energy_calibration: Calibration | None
-    forces_calibration: Calibration | None
-    record: dict[str, Any]
 
     @field_validator("statistics")
     @classmethod
@@ -51,6 +49,23 @@ class Header(BaseModel):
         if not 0 < statistics.scale < math.inf or not 0 <= statistics.mean_neighbors < math.inf:
             raise ValueError("scale or mean_neighbors is not a positive finite number")
         return statistics
+
+
+class Header(Part):
+    """What a model file says about itself, beside its tensors: a potential, and what is made of it."""
+
+    format: Literal["sigmaff"] = "sigmaff"
+    format_version: int = Field(default=FORMAT_VERSION, ge=1, le=FORMAT_VERSION)
+    library_version: str
+    energy_calibration: Calibration | None
+    forces_calibration: Calibration | None
+    record: dict[str, Any]
+    mc_dropout: MonteCarloDropoutConfig | None = None
+    other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
+
+    @property
+    def parts(self) -> list[Part]:
+        return [self, *self.other_members]
 
     @field_validator("energy_calibration", "forces_calibration")
     @classmethod
@@ -72,35 +87,94 @@ def _increasing(knots: tuple[float, ...], limit: float) -> bool:
     return all(low <= high < limit for low, high in zip((0.0, *knots), knots, strict=False))
 
 
-def save(potential: Potential, path: Path | str, *, force: bool = False) -> None:
-    """Write a potential with its configuration, statistics, calibrations and record, whole or not at all."""
+def save(model: Model, path: Path | str, *, force: bool = False) -> None:
+    """Write a model with its configuration, statistics, calibrations and record, whole or not at all."""
+    potentials = _potentials(model)
     header = Header(
         library_version=version("sigmaff"),
-        config=potential.config,
-        statistics=potential.statistics,
-        energy_calibration=potential.energy_calibration,
-        forces_calibration=potential.forces_calibration,
-        record=potential.record,
+        config=potentials[0].config,
+        statistics=potentials[0].statistics,
+        energy_calibration=model.energy_calibration,
+        forces_calibration=model.forces_calibration,
+        record=model.record,
+        mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
+        other_members=[Part(config=other.config, statistics=other.statistics) for other in potentials[1:]],
     )
-    tensors = {name: value.detach().cpu().contiguous() for name, value in potential.state_dict().items()}
+    tensors = {
+        _prefix(number) + name: value.detach().cpu().contiguous()
+        for number, potential in enumerate(potentials)
+        for name, value in potential.state_dict().items()
+    }
     with written_whole(Path(path), force=force) as temporary:
         save_file(tensors, temporary, metadata={METADATA_KEY: header.model_dump_json()})
 
 
-def load(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
-    """Read a potential, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
+def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
+    """Read a model, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
     path = Path(path)
     header, tensors = _read(path)
-    dtype = _check_tensors(path, header, tensors)
-    _check_draws(path, header, tensors)
-    potential = Potential(header.config, header.statistics)
+    potentials = [
+        _build(path, part, own) for part, own in zip(header.parts, _by_member(path, header, tensors), strict=True)
+    ]
+    model = _assemble(path, header, potentials)
+    model.energy_calibration = header.energy_calibration
+    model.forces_calibration = header.forces_calibration
+    model.record = header.record
+    return _moved(model, device).eval().requires_grad_(False)
+
+
+def load_potential(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
+    """Read a model that must be a single potential."""
+    model = load(path, device=device)
+    if not isinstance(model, Potential):
+        raise ModelFileError(f"{path}: a single potential is needed here; this is an ensemble, or sampled with dropout")
+    return model
+
+
+def _potentials(model: Model) -> list[Potential]:
+    if isinstance(model, Ensemble):
+        return model.potentials
+    if isinstance(model, MonteCarloDropout):
+        return [model.potential]
+    if isinstance(model, Potential):
+        return [model]
+    raise TypeError(f"a {type(model).__name__} has no file format")
+
+
+def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
+    try:
+        if len(potentials) > 1:
+            return Ensemble(potentials)
+        return potentials[0] if header.mc_dropout is None else MonteCarloDropout(potentials[0], header.mc_dropout)
+    except ConfigError as error:
+        raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
+
+
+def _prefix(number: int) -> str:
+    """Before the names of the tensors of a member."""
+    return "" if number == 0 else f"member{number}."
+
+
+def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The tensors of each potential, under its own names."""
+    parts: list[dict[str, Tensor]] = [{} for _ in header.parts]
+    for name, tensor in tensors.items():
+        first, _, rest = name.partition(".")
+        number = int(first.removeprefix("member")) if re.fullmatch(r"member[1-9][0-9]{0,3}", first) else 0
+        if number >= len(parts):
+            raise ModelFileError(f"{path}: damaged: tensors missing or not of this model: {name}")
+        parts[number][rest if number else name] = tensor
+    return parts
+
+
+def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
+    dtype = _check_tensors(path, part, tensors)
+    _check_draws(path, part)
+    potential = Potential(part.config, part.statistics)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
     _check_indices(path, potential)
-    potential.energy_calibration = header.energy_calibration
-    potential.forces_calibration = header.forces_calibration
-    potential.record = header.record
-    return _moved(potential, device).eval().requires_grad_(False)
+    return potential
 
 
 def read_header(path: Path | str) -> Header:
@@ -141,26 +215,25 @@ def _parse(path: Path, metadata: str) -> Header:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
 
 
-def _check_draws(path: Path, header: Header, tensors: dict[str, Tensor]) -> None:
+def _check_draws(path: Path, part: Part) -> None:
     """Refuse a description that takes memory out of proportion to the tensors, which are known to fit it."""
-    head, n_elements = header.config.head, len(header.statistics.elements)
-    if not isinstance(head, LNKConfig):
-        return
-    n_features = len(tensors["head.kernel.center"])
-    n_draws = head.n_samples * (n_elements * (head.n_frequencies + n_features) + head.n_inducing)
-    if n_draws + head.n_frequencies * n_features > MAX_DRAWS:
+    head, n_elements = part.config.head, len(part.statistics.elements)
+    with torch.device("meta"):
+        embedding = build_backbone(part.config.backbone, part.statistics.elements, 1.0).embedding
+    if head.n_draws(embedding.n_features, n_elements) > MAX_DRAWS:
         raise ModelFileError(
-            f"{path}: its description (n_samples {head.n_samples}, n_frequencies {head.n_frequencies}, "
-            f"{n_elements} elements) would take more memory than any model has use for; the file is damaged"
+            f"{path}: its description ({head.name} with {n_elements} elements) would take more memory for random "
+            "numbers than any model has use for; the file is damaged"
         )
 
 
-def _check_tensors(path: Path, header: Header, tensors: dict[str, Tensor]) -> torch.dtype:
+def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
     """Names, shapes, types and values, before memory is taken on the word of the description. The network's type."""
     dtype = torch.float64 if _is_double(tensors) else torch.float32
     try:
         with torch.device("meta"):
-            potential = Potential(_without_draws(header.config), header.statistics)
+            settings = part.config.model_copy(update={"head": part.config.head.without_draws()})
+            potential = Potential(settings, part.statistics)
             potential.set_precision(dtype)
             expected = potential.state_dict()
     except DataError as error:
@@ -186,20 +259,13 @@ def _check_indices(path: Path, potential: Potential) -> None:
             raise ModelFileError(f"{path}: damaged: an inducing point belongs to no element of the model")
 
 
-def _without_draws(config: PotentialConfig) -> PotentialConfig:
-    """The same tensors, without the random numbers that are made anew with every model."""
-    if not isinstance(config.head, LNKConfig):
-        return config
-    return config.model_copy(update={"head": config.head.model_copy(update={"n_samples": 1, "n_frequencies": 1})})
-
-
 def _is_double(tensors: dict[str, Tensor]) -> bool:
     return any(tensor.dtype == torch.float64 for name, tensor in tensors.items() if name.startswith("backbone."))
 
 
-def _moved(potential: Potential, device: torch.device | str) -> Potential:
+def _moved(model: Model, device: torch.device | str) -> Model:
     try:
-        return potential.to(device)
+        return model.to(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = next(iter(str(error).splitlines()), "no reason given")
         raise ConfigError(f"the device {str(device)!r} cannot be used ({reason}); cpu always can") from None

@@ -1,0 +1,74 @@
+"""What every model is that can be saved, loaded, calibrated and put to work."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from sigmaff.graph import AtomicGraph
+from sigmaff.prediction import Calibration, ForcesStd, Prediction, calibrated
+
+
+class Model(nn.Module, ABC):
+    """Raw predictions, and the calibrations that turn their σ into error bars."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy_calibration: Calibration | None = None
+        self.forces_calibration: Calibration | None = None
+        self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
+
+    @property
+    @abstractmethod
+    def cutoff(self) -> float:
+        """Radius in Å within which graphs for this model hold all pairs."""
+
+    @property
+    @abstractmethod
+    def elements(self) -> tuple[int, ...]:
+        """Atomic numbers that it was trained on, in order."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Literal["epistemic", "aleatoric", "total"] | None:
+        """What its σ is; ``None`` where it has none."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device: ...
+
+    @abstractmethod
+    def predict_raw(
+        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
+    ) -> Prediction:
+        """Energies, forces and the method's own σ in eV and Å, before calibration.
+
+        Elements that the model was not trained on have no reference energy: an error, or with ``unseen_elements`` an
+        energy that is NaN, beside forces that mean nothing and a σ that should say so.
+        """
+
+    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        """Energies, forces and calibrated σ in eV and Å."""
+        raw = self.predict_raw(graph, forces_std=forces_std)
+        return calibrated(raw, self.energy_calibration, self.forces_calibration)
+
+
+@dataclass(frozen=True)
+class Uncalibrated:
+    """A model seen as a predictor of its method's own σ, before calibration."""
+
+    model: Model
+    unseen_elements: bool = False
+
+    @property
+    def cutoff(self) -> float:
+        return self.model.cutoff
+
+    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        return self.model.predict_raw(graph, forces_std=forces_std, unseen_elements=self.unseen_elements)
