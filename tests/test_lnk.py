@@ -48,7 +48,8 @@ def atoms_of(numbers: list[int], atoms_per_structure: list[int]) -> AtomicGraph:
     )
 
 
-GRAPH = atoms_of([6, 1, 1, 8, 6, 1, 1, 8], [4, 3, 1])
+GRAPH = atoms_of([6, 1, 1, 8, 6, 1, 1, 8, 6, 7, 7], [4, 3, 1, 3])
+"""The last structure holds an element that the model does not know."""
 
 
 def embeddings(n: int) -> Tensor:
@@ -87,23 +88,28 @@ def inducing_cholesky(head: LNK) -> Tensor:
 
 
 def posterior_covariance(head: LNK, a: Tensor, b: Tensor, elements_a: Tensor, elements_b: Tensor) -> Tensor:
-    """K_ab − K_aZ K⁻¹ K_Zb + K_aZ L⁻ᵀ S L⁻¹ K_Zb, with the features of the linear part beside L⁻¹ K_Zb."""
+    """K_ab − K_aZ K⁻¹ K_Zb + K_aZ L⁻ᵀ S L⁻¹ K_Zb, with the features of the linear part beside L⁻¹ K_Zb.
 
-    def features(h: Tensor, elements: Tensor) -> tuple[Tensor, Tensor]:
+    What an unknown element adds to the linear part is its prior.
+    """
+
+    def features(h: Tensor, elements: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         whitened = torch.zeros(0, len(h), dtype=torch.float64)
         if head.config.kernel != "linear":
             points, kinds = head.kernel.inducing_points, head.kernel.inducing_elements
             cross = stationary(head, points, h) * (kinds[:, None] == elements)
             whitened = torch.linalg.solve_triangular(inducing_cholesky(head), cross, upper=False)
         if "linear" not in head.config.kernel:
-            return whitened, whitened
+            return whitened, whitened, torch.zeros_like(h[:, :1])
         activated = nn.functional.silu(h) * head.kernel.activation_scale
         with_one = LINEAR_SCALE * torch.cat([activated, torch.ones_like(h[:, :1])], dim=1)
         columns = [with_one * (elements == index)[:, None] for index in range(head.kernel.n_elements)]
-        return whitened, torch.cat([whitened, torch.cat(columns, dim=1).T])
+        unknown = with_one * (elements == head.kernel.n_elements)[:, None]
+        return whitened, torch.cat([whitened, torch.cat(columns, dim=1).T]), unknown
 
-    (whitened_a, all_a), (whitened_b, all_b) = features(a, elements_a), features(b, elements_b)
-    covariance = all_a.T @ head.weight_cholesky @ head.weight_cholesky.T @ all_b
+    whitened_a, all_a, unknown_a = features(a, elements_a)
+    whitened_b, all_b, unknown_b = features(b, elements_b)
+    covariance = all_a.T @ head.weight_cholesky @ head.weight_cholesky.T @ all_b + unknown_a @ unknown_b.T
     if head.config.kernel != "linear":
         prior = stationary(head, a, b) * (elements_a[:, None] == elements_b)
         covariance = covariance + prior - whitened_a.T @ whitened_b

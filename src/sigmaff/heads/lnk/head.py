@@ -91,7 +91,7 @@ class LNKConfig(HeadSettings):
         return "after_backbone" if self.freeze_backbone else "with_backbone"
 
     def n_draws(self, n_features: int, n_elements: int) -> int:
-        of_sample = n_elements * (self.n_frequencies + n_features) + self.n_inducing
+        of_sample = (n_elements + 1) * (self.n_frequencies + n_features + 1) + self.n_inducing
         return self.n_samples * of_sample + self.n_frequencies * n_features
 
     def without_draws(self) -> Self:
@@ -156,9 +156,11 @@ class LNK(Head):
         self.register_buffer("phases", phases, persistent=False)
         frequencies = kernel.draw_frequencies(n_frequencies, n_features, generator)
         self.register_buffer("frequencies", frequencies, persistent=False)
-        prior_draws = normal(n_elements, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies)
+        prior_draws = normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies)
         self.register_buffer("prior_draws", prior_draws, persistent=False)
         self.register_buffer("posterior_draws", normal(self.kernel.n_weights, n_samples), persistent=False)
+        self.unseen_draws: Tensor
+        self.register_buffer("unseen_draws", normal(n_features + 1, n_samples), persistent=False)
 
     def set_precision(self, dtype: torch.dtype) -> None:
         if self.readout is not None:
@@ -220,7 +222,8 @@ class LNK(Head):
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         elements = self.element_index[graph.atomic_numbers]
-        return self._node_variance(self.kernel.rows(self.compared(node_features), elements), elements)
+        features = self.compared(node_features)
+        return self._node_variance(features, self.kernel.rows(features, elements), elements)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
@@ -256,6 +259,8 @@ class LNK(Head):
             )
             deviations = self._prior_functions(features, elements)
         deviations = deviations + self.kernel.basis(features, elements) @ weights
+        if self.kernel.linear and self.kernel.has_unseen(elements):
+            deviations = deviations + self.kernel.unseen_features(features, elements) @ self.unseen_draws
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
@@ -264,7 +269,8 @@ class LNK(Head):
         slopes = self.kernel.basis_slopes(features, tangents, elements)
         cholesky = self._factors().cholesky
         if self.covariance == "diagonal":
-            by_atom = self.kernel.node_slope_residual(tangents, slopes) + (slopes @ cholesky).square().sum(-1)
+            residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
+            by_atom = residual + (slopes @ cholesky).square().sum(-1)
             return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
         shape = (len(slopes), graph.n_structures, slopes.shape[-1])
         summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
@@ -280,14 +286,15 @@ class LNK(Head):
     def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:
         """Variance of the energy of each structure."""
         if self.covariance == "diagonal":
-            return scatter_sum(self._node_variance(rows, elements), graph.structure_index, graph.n_structures)
+            return scatter_sum(self._node_variance(features, rows, elements), graph.structure_index, graph.n_structures)
         summed = self.kernel.whiten(scatter_sum(rows, graph.structure_index, graph.n_structures))
         explained = (summed @ self._factors().cholesky).square().sum(-1)
         return explained + self.kernel.residual(features, elements, summed, graph)
 
-    def _node_variance(self, rows: Tensor, elements: Tensor) -> Tensor:
+    def _node_variance(self, features: Tensor, rows: Tensor, elements: Tensor) -> Tensor:
         basis = self.kernel.whiten(rows)
-        return self.kernel.node_residual(basis) + self._node_quadratic(basis, elements, self._factors())
+        explained = self._node_quadratic(basis, elements, self._factors())
+        return explained + self.kernel.node_residual(features, elements, basis)
 
     def _node_quadratic(self, basis: Tensor, elements: Tensor, factors: _Factors) -> Tensor:
         """φ_i·C Cᵀ·φ_i of each atom. Prepared, it uses that φ_i vanishes but in the columns of the atom's element."""

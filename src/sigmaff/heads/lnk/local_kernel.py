@@ -4,7 +4,8 @@
 
 The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual; the linear part, on
 the activated embedding a(h), is exact. In this module ``features`` are embeddings (n_atoms, d) in float64, ``elements``
-index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space.
+index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space. All elements that the
+model has not seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads.lnk.inducing import choose_inducing_points
 from sigmaff.heads.lnk.kernels import StationaryKernel, squared_distances
+from sigmaff.ops import scatter_sum
 
 JITTER = 1e-8
 """Added to the diagonal of K_ZZ, relative to the kernel's scale."""
@@ -33,7 +35,7 @@ class Constants(NamedTuple):
     variance: Tensor  # s²
     inducing: Tensor  # (Z − center)/ℓ (m, d)
     squares: Tensor  # their squared norms (m,)
-    amplitude: Tensor  # s² δ(e, e_z) (n_elements, m)
+    amplitude: Tensor  # s² δ(e, e_z) (n_elements + 1, m)
     whitening: Tensor  # L⁻¹ with L Lᵀ = K_ZZ (m, m)
     linear_scale: Tensor  # s_lin
 
@@ -67,7 +69,7 @@ class LocalKernel(nn.Module):
         self.register_buffer("activation_scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
         self.one_hot: Tensor
-        self.register_buffer("one_hot", torch.eye(n_elements, dtype=torch.float64), persistent=False)
+        self.register_buffer("one_hot", torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
         self._prepared: tuple[tuple[int, ...], Constants] | None = None
         self._in_use: Constants | None = None
 
@@ -128,33 +130,72 @@ class LocalKernel(nn.Module):
             parts.append(constants.linear_scale * slopes)
         return torch.cat(parts, dim=-1)
 
-    def node_residual(self, basis: Tensor) -> Tensor:
-        """k(h_i, h_i) − φ_i·φ_i of the stationary part, (n_atoms,)."""
-        if self.stationary is None:
-            return basis.new_zeros(len(basis))
-        prior = self.constants().variance * self.stationary.value(basis.new_zeros(()))
-        return prior - basis[:, : self.n_inducing].square().sum(-1)
+    def node_residual(self, features: Tensor, elements: Tensor, basis: Tensor) -> Tensor:
+        """k(h_i, h_i) − φ_i·φ_i, (n_atoms,)."""
+        residual = basis.new_zeros(len(basis))
+        if self.stationary is not None:
+            prior = self.constants().variance * self.stationary.value(basis.new_zeros(()))
+            residual = prior - basis[:, : self.n_inducing].square().sum(-1)
+        if self.has_unseen(elements):
+            residual = residual + self.unseen_features(features, elements).square().sum(-1)
+        return residual
 
     def residual(self, features: Tensor, elements: Tensor, summed_basis: Tensor, graph: AtomicGraph) -> Tensor:
-        """Σ_ij k(h_i, h_j) − |Σ_i φ_i|² of the stationary part over the atoms of each structure, (n_structures,)."""
-        if self.stationary is None:
-            return features.new_zeros(graph.n_structures)
-        return self._pair_sum(features, elements, graph) - summed_basis[:, : self.n_inducing].square().sum(-1)
+        """Σ_ij k(h_i, h_j) − |Σ_i φ_i|² over the atoms of each structure, (n_structures,)."""
+        residual = features.new_zeros(graph.n_structures)
+        if self.stationary is not None:
+            explained = summed_basis[:, : self.n_inducing].square().sum(-1)
+            residual = self._pair_sum(features, elements, graph) - explained
+        if self.has_unseen(elements):
+            unseen = scatter_sum(self.unseen_features(features, elements), graph.structure_index, graph.n_structures)
+            residual = residual + unseen.square().sum(-1)
+        return residual
 
-    def node_slope_residual(self, tangents: Tensor, slopes: Tensor) -> Tensor:
+    def node_slope_residual(self, features: Tensor, tangents: Tensor, elements: Tensor, slopes: Tensor) -> Tensor:
         """Residual variance of the slope of each atom's own function, (c, n_atoms)."""
-        if self.stationary is None:
-            return tangents.new_zeros(tangents.shape[:2])
-        at_zero = self.stationary.first_derivative(tangents.new_zeros(()))
-        prior = -2.0 * at_zero * torch.exp(2.0 * (self.log_scale - self.log_lengthscale)) * tangents.square().sum(-1)
-        return prior - slopes[..., : self.n_inducing].square().sum(-1)
+        residual = tangents.new_zeros(tangents.shape[:2])
+        if self.stationary is not None:
+            at_zero = self.stationary.first_derivative(tangents.new_zeros(()))
+            scale = -2.0 * at_zero * torch.exp(2.0 * (self.log_scale - self.log_lengthscale))
+            residual = scale * tangents.square().sum(-1) - slopes[..., : self.n_inducing].square().sum(-1)
+        if self.has_unseen(elements):
+            residual = residual + self._unseen_slopes(features, tangents, elements).square().sum(-1)
+        return residual
 
     def slope_residual(
         self, features: Tensor, tangents: Tensor, elements: Tensor, summed_slopes: Tensor, graph: AtomicGraph
     ) -> Tensor:
         """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j − |Σ_i ∂φ_i|² over the atoms of each structure, (c, n_structures)."""
-        if self.stationary is None:
-            return features.new_zeros(tangents.shape[0], graph.n_structures)
+        residual = features.new_zeros(tangents.shape[0], graph.n_structures)
+        if self.stationary is not None:
+            residual = self._slope_pair_sum(features, tangents, elements, graph)
+            residual = residual - summed_slopes[..., : self.n_inducing].square().sum(-1)
+        if self.has_unseen(elements):
+            slopes = self._unseen_slopes(features, tangents, elements)
+            unseen = slopes.new_zeros(len(slopes), graph.n_structures, slopes.shape[-1])
+            residual = residual + unseen.index_add(1, graph.structure_index, slopes).square().sum(-1)
+        return residual
+
+    def has_unseen(self, elements: Tensor) -> bool:
+        """Never in training."""
+        return not self.training and bool((elements == self.n_elements).any())
+
+    def unseen_features(self, features: Tensor, elements: Tensor) -> Tensor:
+        """Features of the linear part of atoms of unseen elements, to be weighed by w ~ N(0, 1), (n_atoms, d + 1)."""
+        if not self.linear:
+            return features.new_zeros(len(features), 1)
+        unseen = self.one_hot[elements][:, -1:]
+        return unseen * self.constants().linear_scale * self._linear_features(features)
+
+    def _unseen_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
+        if not self.linear:
+            return tangents.new_zeros(*tangents.shape[:2], 1)
+        unseen = self.one_hot[elements][:, -1:]
+        return unseen * self.constants().linear_scale * self._linear_slopes(features, tangents)
+
+    def _slope_pair_sum(self, features: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+        """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j of the stationary part, (c, n_structures)."""
+        assert self.stationary is not None
         h, t, kind = graph.pad(features - self.center), graph.pad(tangents), graph.pad(self.one_hot[elements])
         inverse = self.constants().inverse_length.square()
         u = squared_distances(h, h) * inverse
@@ -166,8 +207,7 @@ class LocalKernel(nn.Module):
         along_first = own.unsqueeze(-1) - crossed  # t_i · (h_i − h_j)
         along_second = crossed.transpose(-1, -2) - own.unsqueeze(-2)  # t_j · (h_i − h_j)
         pairs = first * (t @ t.transpose(-1, -2)) + second * along_first * along_second
-        prior = self.constants().variance * pairs.sum((-1, -2))
-        return prior - summed_slopes[..., : self.n_inducing].square().sum(-1)
+        return self.constants().variance * pairs.sum((-1, -2))
 
     def columns_of_elements(self) -> list[Tensor]:
         """For each element the columns of φ in which its atoms may differ from zero."""
@@ -255,4 +295,5 @@ class LocalKernel(nn.Module):
 
     def _spread(self, values: Tensor, elements: Tensor) -> Tensor:
         """Place an atom's values in the columns of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements · d)."""
-        return (self.one_hot[elements].unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)
+        known = self.one_hot[elements][..., : self.n_elements]
+        return (known.unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)
