@@ -10,7 +10,7 @@ from cli_case import fail, succeed, write_config
 from sigmaff.config import print_defaults, read_config
 from sigmaff.data import DataSource
 from sigmaff.errors import ConfigError
-from sigmaff.experiments.run import DataConfig, RunConfig
+from sigmaff.experiments.settings import DataConfig, RunConfig
 from sigmaff.heads import LNKConfig
 
 
@@ -80,7 +80,7 @@ def test_a_wrong_value_is_shown(tmp_path: Path, key: str, value: Any, words: str
         ("model.head.kernel", "rbf-linear", "'rbf' or 'linear' or 'rbf+linear' or 'matern52'", "rbf+linear"),
         ("calibration", "quantil", "'quantile'", "quantile"),
         ("model.backbone.name", "schnett", "'schnet'", "schnet"),
-        ("model.head", {"name": "lnkk"}, "'deterministic' or 'lnk'", "lnk"),
+        ("model.head", {"name": "lnkk"}, "'deterministic' or 'evidential' or ", "lnk"),
         ("training.schedule", {"name": "cosin"}, "'exponential' or 'cosine'", "cosine"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_wrong_choice_gets_the_nearest_one(tmp_path: Path, key: str, value: An
 def test_a_section_that_does_not_say_what_it_is(tmp_path: Path) -> None:
     text = message(tmp_path, ("training.schedule", {"warmup_steps": 3}), ("model.head", {"n_inducing": 3}))
     assert "training.schedule.name: is missing; expected 'exponential' or 'cosine'" in text
-    assert "model.head.name: is missing; expected 'deterministic' or 'lnk'" in text
+    assert "model.head.name: is missing; expected 'deterministic' or 'evidential' or " in text
 
 
 def test_all_errors_are_listed(tmp_path: Path) -> None:

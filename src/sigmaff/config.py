@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from sigmaff.errors import ConfigError
-from sigmaff.experiments.run import RunConfig
+from sigmaff.experiments.settings import RunConfig
 
 Config = TypeVar("Config", bound=BaseModel)
 

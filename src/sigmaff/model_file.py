@@ -18,7 +18,6 @@ from sigmaff.backbones import build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import written_whole
-from sigmaff.heads import LNK
 from sigmaff.potential import Model, Potential, PotentialConfig
 from sigmaff.prediction import Calibration
 from sigmaff.sampling import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig
@@ -173,7 +172,8 @@ def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
     potential = Potential(part.config, part.statistics)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
-    _check_indices(path, potential)
+    if damage := potential.head.find_damage():
+        raise ModelFileError(f"{path}: damaged: {damage}")
     return potential
 
 
@@ -249,14 +249,6 @@ def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.
         if not torch.isfinite(tensor).all():
             raise ModelFileError(f"{path}: damaged: {name} holds values that are not finite numbers")
     return dtype
-
-
-def _check_indices(path: Path, potential: Potential) -> None:
-    """Numbers that point at something must point at something that is there."""
-    if isinstance(potential.head, LNK):
-        known = torch.arange(len(potential.statistics.elements))
-        if not torch.isin(potential.head.kernel.inducing_elements, known).all():
-            raise ModelFileError(f"{path}: damaged: an inducing point belongs to no element of the model")
 
 
 def _is_double(tensors: dict[str, Tensor]) -> bool:

@@ -5,12 +5,22 @@ from typing import Annotated
 from pydantic import Field
 
 from sigmaff.backbones.base import Backbone
+from sigmaff.backbones.coordinates import Coordinates, CoordinatesConfig
+from sigmaff.backbones.descriptor import Descriptor, DescriptorConfig
 from sigmaff.backbones.dimenet import DimeNetPP, DimeNetPPConfig
 from sigmaff.backbones.nequip import NequIP, NequIPConfig
 from sigmaff.backbones.schnet import SchNet, SchNetConfig
 
-BackboneConfig = Annotated[SchNetConfig | DimeNetPPConfig | NequIPConfig, Field(discriminator="name")]
-BACKBONES: dict[str, type[Backbone]] = {"schnet": SchNet, "dimenet++": DimeNetPP, "nequip": NequIP}
+BackboneConfig = Annotated[
+    SchNetConfig | DimeNetPPConfig | NequIPConfig | CoordinatesConfig | DescriptorConfig, Field(discriminator="name")
+]
+BACKBONES: dict[str, type[Backbone]] = {
+    "schnet": SchNet,
+    "dimenet++": DimeNetPP,
+    "nequip": NequIP,
+    "coordinates": Coordinates,
+    "descriptor": Descriptor,
+}
 
 
 def build_backbone(config: BackboneConfig, elements: tuple[int, ...], mean_neighbors: float) -> Backbone:
@@ -22,6 +32,10 @@ __all__ = [
     "BACKBONES",
     "Backbone",
     "BackboneConfig",
+    "Coordinates",
+    "CoordinatesConfig",
+    "Descriptor",
+    "DescriptorConfig",
     "DimeNetPP",
     "DimeNetPPConfig",
     "NequIP",

@@ -204,7 +204,7 @@ def calibrate(
 ) -> None:
     """Calibrate the σ of a model on held-out structures and keep the calibration in its file."""
     from sigmaff.cli.progress import Terminal
-    from sigmaff.experiments.run import calibrate as fit
+    from sigmaff.experiments.evaluate import calibrate as fit
     from sigmaff.files import refuse_overwrite
     from sigmaff.model_file import load, save
 
@@ -239,7 +239,7 @@ def predict(
     """Predict energy, forces and their σ for structures, and write all of it into a file."""
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import read_structures
-    from sigmaff.experiments.run import dataset_for
+    from sigmaff.experiments.evaluate import dataset_for
     from sigmaff.files import refuse_overwrite
     from sigmaff.model_file import load
     from sigmaff.potential import Uncalibrated
@@ -257,6 +257,67 @@ def predict(
         predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance, per_atom=per_atom)
     write_structures(output, predicted, force=force)
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
+
+
+@app.command()
+def methods(
+    backbone: Annotated[str, typer.Option(help="backbone to count parameters on")] = "schnet",
+) -> None:
+    """List the methods that put a σ on energies and forces, and what to expect of each."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from sigmaff.backbones import BACKBONES, BackboneConfig
+    from sigmaff.cli.tables import methods_table
+
+    try:
+        config = TypeAdapter[BackboneConfig](BackboneConfig).validate_python({"name": backbone})
+    except ValidationError:
+        raise SigmaffError(f"no backbone {backbone!r} to count on; known: {', '.join(BACKBONES)}") from None
+    console.print(methods_table(config))
+
+
+@app.command()
+def compare(
+    config: Annotated[Path, typer.Argument(help="a YAML file, as for train", show_default=False)],
+    methods: Annotated[
+        list[str] | None, typer.Option("--methods", help="a method, or all (may be repeated); see 'sigmaff methods'")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="override a key (may be repeated)")] = None,
+    output: Annotated[Path | None, typer.Option(help="directory of the comparison, instead of the file's")] = None,
+    force: Force = False,
+) -> None:
+    """Train or fit methods on the same structures and compare them. Finished methods are kept."""
+    from sigmaff import config as configuration
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.cli.tables import comparison_table
+    from sigmaff.experiments.compare import compare as run_comparison
+    from sigmaff.experiments.comparison import write_comparison
+
+    settings = configuration.read_config(config, set_ or [], {} if output is None else {"output": output})
+    with Terminal(console) as terminal:
+        cells = run_comparison(settings, methods or ["all"], terminal, force=force)
+    paths = write_comparison(settings.output, cells)
+    console.print(comparison_table(cells))
+    console.print("\n".join(f"{path}" for path in paths), soft_wrap=True)
+
+
+@app.command()
+def ensemble(
+    models: Annotated[list[Path], typer.Argument(help="model files of the members", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write", show_default=False)],
+    force: Force = False,
+) -> None:
+    """Join models into an ensemble, whose σ is their disagreement. Calibrate it then on held-out structures."""
+    from sigmaff.files import refuse_overwrite
+    from sigmaff.model_file import load_potential, save
+    from sigmaff.sampling import Ensemble
+
+    refuse_overwrite(output, force)
+    joined = Ensemble([load_potential(model) for model in models])
+    joined.record = {"members": [{"file": str(model)} for model in models]}
+    save(joined, output, force=force)
+    console.print(f"ensemble of {len(models)}: {output}", soft_wrap=True)
+    console.print("its σ is raw: calibrate it on held-out structures with 'sigmaff calibrate'")
 
 
 @app.command()
@@ -324,7 +385,7 @@ def demo(
 
 def _dataset(source: "DataSource", loaded: "Model") -> "GraphDataset":
     from sigmaff.data import read_structures
-    from sigmaff.experiments.run import dataset_for
+    from sigmaff.experiments.evaluate import dataset_for
 
     return dataset_for(loaded, read_structures(source))
 
@@ -340,12 +401,13 @@ def _evaluate(
 ) -> tuple["Evaluation", "Evaluation | None", "Model"]:
     """A model on its own kind of structures and, if asked for, on another kind."""
     from sigmaff.cli.progress import Terminal
-    from sigmaff.experiments.run import evaluate_on
+    from sigmaff.data import read_structures
+    from sigmaff.experiments.evaluate import evaluate_on, foreign_dataset
     from sigmaff.model_file import load
 
     loaded = load(model, device=device)
     dataset = _dataset(reading.source(data), loaded)
-    other = None if ood is None else _dataset(reading.source(ood, labels=()), loaded)
+    other = None if ood is None else foreign_dataset(loaded, read_structures(reading.source(ood, labels=())))
     _warn_of_leakage(loaded, dataset)
 
     def evaluated(dataset: "GraphDataset", path: Path) -> "Evaluation":
@@ -360,7 +422,7 @@ def _evaluate(
 
 
 def _warn_of_leakage(loaded: "Model", dataset: "GraphDataset") -> None:
-    from sigmaff.experiments.run import leaked_structures
+    from sigmaff.experiments.evaluate import leaked_structures
 
     if n_leaked := leaked_structures(loaded, dataset.structures):
         text = f"the model was trained on {n_leaked} of these {len(dataset)} structures: errors will look too small"

@@ -6,6 +6,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from sigmaff.training import EpochRecord
 
@@ -45,6 +46,9 @@ class Terminal:
         self.text, self.task = text, None
         if not self.console.is_terminal:
             self.console.print(text, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self.console.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
 
     def advance(self, done: int, total: int) -> None:
         self._show(done, total, "")

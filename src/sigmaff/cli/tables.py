@@ -6,13 +6,19 @@ from ase.data import chemical_symbols
 from rich.table import Table
 from rich.text import Text
 
+from sigmaff.backbones import BackboneConfig
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
+from sigmaff.experiments.compare import Cell
+from sigmaff.experiments.comparison import columns
+from sigmaff.experiments.methods import METHODS
 from sigmaff.model_file import Header
 from sigmaff.prediction import Calibration
 from sigmaff.units import KCAL_PER_MOL
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
+
+MAIN_COLUMNS = ("E MAE", "F MAE", "E calibration", "F calibration", "AUROC", "ms")
 
 ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energies, unit of forces
     ("MAE", "mae", "eV", "eV/Å"),
@@ -61,6 +67,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     statistics, record = header.statistics, header.record
     rows = {
+        **_sampling(header),
         "backbone": _settings(header.config.backbone.model_dump()),
         "head": _settings(header.config.head.model_dump()),
         "parameters": f"{n_parameters:,}",
@@ -82,9 +89,53 @@ def info_table(header: Header, n_parameters: int) -> Table:
     return table
 
 
+def methods_table(backbone: BackboneConfig) -> Table:
+    """Every method, and what to expect of its σ; parameters on this backbone."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("method")
+    for column in ("trainings", "passes", "parameters"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("σ of", no_wrap=True)
+    table.add_column("σ ∝", no_wrap=True)
+    for name, method in METHODS.items():
+        marks = (("E", method.has_energy_std), ("F", method.has_forces_std), ("atom", method.has_node_std))
+        table.add_row(
+            Text.assemble((name, "bold"), f"\n  {method.title}"),
+            f"{method.n_trainings}",
+            f"{method.n_passes}",
+            f"{method.n_parameters(backbone):,}",
+            " ".join(quantity for quantity, has_std in marks if has_std) or "–",
+            method.growth if method.has_energy_std else "–",
+        )
+    table.caption = Text(
+        f"parameters with {backbone.name} and H, C, N, O; trainings of a backbone where none is at hand; passes for "
+        "energies, forces and energy σ; σ ∝: growth of energy σ with the number of far copies of a structure",
+        justify="left",
+    )
+    return table
+
+
+def comparison_table(cells: Sequence[Cell]) -> Table:
+    """The main figures of a comparison; all of them are in its files."""
+    measures = [column for column in columns(cells) if column.label.startswith(MAIN_COLUMNS)]
+    table = Table(title="methods compared", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for column in measures:
+        table.add_column(column.label, justify="right")
+    for cell in cells:
+        table.add_row(cell.method, *(column.text(cell) for column in measures))
+    return table
+
+
 def _settings(settings: dict[str, object]) -> str:
     name = settings.pop("name")
     return f"{name} (" + ", ".join(f"{key} {value}" for key, value in settings.items()) + ")"
+
+
+def _sampling(header: Header) -> dict[str, str]:
+    if header.other_members:
+        return {"ensemble": f"{len(header.parts)} members; the first is"}
+    return {} if header.mc_dropout is None else {"Monte Carlo dropout": f"{header.mc_dropout.n_samples} samples of"}
 
 
 def _calibration(calibration: Calibration | None) -> str:

@@ -22,7 +22,10 @@ from ase.md.velocitydistribution import Stationary
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
 from sigmaff.evaluation import Summary, summarize
-from sigmaff.experiments.run import DataConfig, Listener, RunConfig, evaluate_on, run
+from sigmaff.experiments.evaluate import evaluate_on
+from sigmaff.experiments.make import Listener
+from sigmaff.experiments.run import run
+from sigmaff.experiments.settings import DataConfig, RunConfig
 from sigmaff.files import written_whole
 from sigmaff.heads import LNKConfig
 from sigmaff.model_file import load

@@ -8,11 +8,37 @@ from sigmaff.heads.base import EnergyDistribution, ForcesWay, Head, HeadSettings
 from sigmaff.heads.deterministic import Deterministic, DeterministicConfig
 from sigmaff.heads.evidential import Evidential, EvidentialConfig
 from sigmaff.heads.gmdn import GMDN, GMDNConfig
+from sigmaff.heads.gp import GP, GPConfig
+from sigmaff.heads.latent_distance import LatentDistance, LatentDistanceConfig
+from sigmaff.heads.llpr import LLPR, LLPRConfig
 from sigmaff.heads.lnk.head import LNK, LNKConfig
+from sigmaff.heads.shallow_ensemble import ShallowEnsemble, ShallowEnsembleConfig
+from sigmaff.heads.svgp import SVGP, SVGPConfig
 from sigmaff.readout import Embedding
 
-HeadConfig = Annotated[DeterministicConfig | EvidentialConfig | GMDNConfig | LNKConfig, Field(discriminator="name")]
-HEADS: dict[str, type[Head]] = {"deterministic": Deterministic, "evidential": Evidential, "gmdn": GMDN, "lnk": LNK}
+HeadConfig = Annotated[
+    DeterministicConfig
+    | EvidentialConfig
+    | GMDNConfig
+    | GPConfig
+    | LatentDistanceConfig
+    | LLPRConfig
+    | LNKConfig
+    | ShallowEnsembleConfig
+    | SVGPConfig,
+    Field(discriminator="name"),
+]
+HEADS: dict[str, type[Head]] = {
+    "deterministic": Deterministic,
+    "evidential": Evidential,
+    "gmdn": GMDN,
+    "gp": GP,
+    "latent_distance": LatentDistance,
+    "llpr": LLPR,
+    "lnk": LNK,
+    "shallow_ensemble": ShallowEnsemble,
+    "svgp": SVGP,
+}
 
 
 def build_head(config: HeadConfig, embedding: Embedding, elements: tuple[int, ...]) -> Head:
@@ -21,8 +47,11 @@ def build_head(config: HeadConfig, embedding: Embedding, elements: tuple[int, ..
 
 __all__ = [
     "GMDN",
+    "GP",
     "HEADS",
+    "LLPR",
     "LNK",
+    "SVGP",
     "Deterministic",
     "DeterministicConfig",
     "EnergyDistribution",
@@ -30,9 +59,16 @@ __all__ = [
     "EvidentialConfig",
     "ForcesWay",
     "GMDNConfig",
+    "GPConfig",
     "Head",
     "HeadConfig",
     "HeadSettings",
+    "LLPRConfig",
     "LNKConfig",
+    "LatentDistance",
+    "LatentDistanceConfig",
+    "SVGPConfig",
+    "ShallowEnsemble",
+    "ShallowEnsembleConfig",
     "build_head",
 ]

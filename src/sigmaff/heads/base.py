@@ -83,6 +83,10 @@ class Head(nn.Module, ABC):
         """Within, what follows from the parameters alone may be computed once for all predictions."""
         return nullcontext()
 
+    def find_damage(self) -> str | None:
+        """What is wrong with tensors that point at something, if anything is: of a head that comes from a file."""
+        return None
+
     def set_precision(self, dtype: torch.dtype) -> None:
         """Cast what runs in the network's precision."""
         self.to(dtype)

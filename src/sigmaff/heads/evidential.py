@@ -28,6 +28,7 @@ from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
 from sigmaff.ops import scatter_sum
 from sigmaff.readout import Embedding
 
+Kind = Literal["epistemic", "aleatoric", "total"]
 FLOOR = 1e-6
 """Least v, α − 1 and β: a softplus underflows to zero, where neither σ nor the likelihood exist."""
 
@@ -39,7 +40,7 @@ class EvidentialConfig(HeadSettings):
     regularization: float = Field(
         default=0.2, ge=0, description="λ of the penalty λ|E − γ|(2v + α) on evidence where the energy is wrong"
     )
-    std: Literal["epistemic", "aleatoric", "total"] = Field(
+    std: Kind = Field(
         default="epistemic",
         description="the σ that is reported: of μ (epistemic), of energies about μ (aleatoric), or of both (total)",
     )
@@ -69,7 +70,7 @@ class Evidential(Head):
     """Mean γ = Σ_i γ_i; variance β/(v(α − 1)) epistemic, β/(α − 1) aleatoric."""
 
     method = "evidential"
-    kind = "epistemic"
+    kind: Kind = "epistemic"
     distribution = NormalInverseGamma
     forces_weight = 0.9
 

@@ -1,11 +1,16 @@
 """Graph mixture density network: a mixture of Gaussians over the energy of a structure, from its pooled embedding.
 
-    p(E) = Σ_c π_c N(E; μ_c, σ_c²),      μ_c = Σ_i (w · a_i + b) + m_c,      (π, m, σ) = network((Σ_i a_i − q)/s)
+    p(E) = Σ_c π_c N(E; μ_c, σ_c²)
+    μ_c = Σ_i (w · a_i + b) + s m_c,      σ_c = s t_c + min_std,      (π, m, t, s) = network((Σ_i a_i − q)/r)
 
-with the activated embeddings a_i of atoms. The network with one hidden layer sees a structure as a whole: its sums over
-atoms, less their mean q over the training structures and divided by their spread s, so that it starts in the middle of
-its range whatever the size of structures. Total energies are nearly sums over atoms, and a network of pooled embeddings
-learns them badly: so all components share the backbone's own readout, and the network gives what each adds to it.
+with the activated embeddings a_i of atoms. A network with one hidden layer sees a structure as a whole. Three things
+make it learn total energies:
+- It sees sums over atoms less their mean q over training structures, in units of their spread r: a molecule that
+  vibrates changes its sums by a small part of them.
+- All components share the backbone's own readout, for total energies are nearly sums over atoms. The network gives what
+  each adds to it.
+- What they add is in units of a width s. The likelihood hardly sees a component of small weight: by itself it would
+  stray, and take the mean and the variance of the mixture with it.
 """
 
 import math
@@ -21,6 +26,11 @@ from sigmaff.graph import AtomicGraph
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
 from sigmaff.ops import scatter_sum
 from sigmaff.readout import Embedding
+
+FIRST_WIDTH = 0.1
+"""The width s before training, about. Of energies that miss by less than s, a likelihood says little."""
+NO_SPREAD = 1e-6
+"""Sums over atoms that differ by no more than this part of themselves are the same."""
 
 
 class GMDNConfig(HeadSettings):
@@ -70,7 +80,7 @@ class GMDN(Head):
         self.linear = embedding.readout()
         n_pooled = self.linear.in_features
         self.network = nn.Sequential(
-            nn.Linear(n_pooled, config.n_hidden), nn.SiLU(), nn.Linear(config.n_hidden, 3 * config.n_components)
+            nn.Linear(n_pooled, config.n_hidden), nn.SiLU(), nn.Linear(config.n_hidden, 3 * config.n_components + 1)
         )
         self.pooled_mean: Tensor
         self.pooled_spread: Tensor
@@ -78,13 +88,17 @@ class GMDN(Head):
         self.register_buffer("pooled_spread", torch.ones(()))
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
-        """Mean and spread of pooled embeddings; one spread for all of their components, few of which vary at first."""
+        """Mean of the sums over atoms, and one spread for all of their components; 1 where they are all the same."""
         with torch.no_grad():
             pooled = scatter_sum(self.activation(node_features), structure_index, int(structure_index.max()) + 1)
-            self.pooled_mean.copy_(pooled.mean(0))
-            self.pooled_spread.copy_((pooled - self.pooled_mean).square().mean().sqrt())
+            mean = pooled.mean(0)
+            spread = (pooled - mean).square().mean().sqrt()
+            has_spread = spread > NO_SPREAD * pooled.square().mean().sqrt()
+            self.pooled_mean.copy_(mean)
+            self.pooled_spread.copy_(torch.where(has_spread, spread, 1.0))
 
     def take_readout(self, readout: nn.Linear) -> None:
+        """The part that all components share."""
         self.linear.load_state_dict(readout.state_dict())
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> GaussianMixture:
@@ -92,22 +106,27 @@ class GMDN(Head):
         columns = torch.cat([self.linear(activated), activated], dim=-1)
         summed = scatter_sum(columns, graph.structure_index, graph.n_structures)
         shared, pooled = summed[:, 0], summed[:, 1:]
-        outputs = self.network((pooled - self.pooled_mean) / self.pooled_spread)
-        logits, added, widths = outputs.unflatten(-1, (3, -1)).unbind(-2)
-        log_weights = functional.log_softmax(logits, dim=-1)
-        stds = functional.softplus(widths) + self.config.min_std
+        log_weights, added, stds = self._components(pooled)
         weights = log_weights.exp()
         mean_added = (weights * added).sum(-1)
-        spread = stds.square() + (added - mean_added.unsqueeze(-1)).square()
+        variances = stds.square() + (added - mean_added.unsqueeze(-1)).square()
         return GaussianMixture(
             mean=shared + mean_added,
-            variance=(weights * spread).sum(-1),
+            variance=(weights * variances).sum(-1),
             log_weights=log_weights,
             means=shared.unsqueeze(-1) + added,
             stds=stds,
         )
 
+    def _components(self, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log π_c, s m_c and σ_c, (n_structures, n_components) each."""
+        outputs = self.network((pooled - self.pooled_mean) / self.pooled_spread)
+        width = functional.softplus(outputs[:, :1] + math.log(math.expm1(FIRST_WIDTH)))
+        logits, offsets, stds = outputs[:, 1:].unflatten(-1, (3, -1)).unbind(-2)
+        log_weights = functional.log_softmax(logits, dim=-1)
+        return log_weights, width * offsets, width * functional.softplus(stds) + self.config.min_std
+
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Mean negative log-likelihood; no structure's is below log(√(2π) min_std)."""
+        """Mean negative log-likelihood, never below log(√(2π) min_std)."""
         assert isinstance(distribution, GaussianMixture)
         return -distribution.log_density(target).mean()

@@ -44,6 +44,7 @@ class MonteCarloDropout(Model):
             )
         self.potential = potential
         self.config = config
+        self.train(potential.training)
 
     @property
     def cutoff(self) -> float:

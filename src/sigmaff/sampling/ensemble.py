@@ -35,6 +35,7 @@ class Ensemble(Model):
         self.members = nn.ModuleList(members)
         self._compiled: Callable[[list[AtomicGraph]], list[tuple[EnergyDistribution, Tensor, Tensor | None]]] | None
         self._compiled = None
+        self.train(members[0].training)
 
     @property
     def potentials(self) -> list[Potential]:

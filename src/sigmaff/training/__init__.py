@@ -2,7 +2,7 @@
 
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.schedule import CosineSchedule, ExponentialSchedule
-from sigmaff.training.state import EpochRecord, Progress, TrainingResult
+from sigmaff.training.state import EpochRecord, Progress, TrainingDivergedError, TrainingResult
 
 __all__ = [
     "CosineSchedule",
@@ -10,5 +10,6 @@ __all__ = [
     "ExponentialSchedule",
     "Progress",
     "TrainingConfig",
+    "TrainingDivergedError",
     "TrainingResult",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError
-from sigmaff.heads import LNK, Deterministic, LNKConfig
+from sigmaff.heads import LNK, Deterministic, LLPRConfig, LNKConfig
 from sigmaff.heads.lnk.local_kernel import LENGTHSCALE_FACTOR, LocalKernel
 from sigmaff.potential import Potential
 from sigmaff.training.posterior import (
@@ -28,7 +28,7 @@ from sigmaff.training.posterior import (
     marginal_score,
     posteriors,
 )
-from sigmaff.training.rows import RowLimit, collect_rows, node_features
+from sigmaff.training.rows import KernelFunction, RowLimit, collect_rows, joined, node_features
 
 LENGTHSCALES = (3.0, 10.0, 30.0)
 """Tried, in units of the mean distance between inducing points of an element."""
@@ -88,7 +88,7 @@ class _Collected:
 @torch.no_grad()
 def fit_closed_form(
     potential: Potential,
-    config: LNKConfig,
+    config: LNKConfig | LLPRConfig,
     train_set: GraphDataset,
     held_out: GraphDataset,
     *,
@@ -96,22 +96,24 @@ def fit_closed_form(
     progress: Progress | None = None,
 ) -> tuple[Potential, ClosedFormResult]:
     """A potential with an LNK head on the frozen backbone of ``potential``, whose own readout becomes the mean."""
-    if not isinstance(potential.head, Deterministic) or config.mean == "constant":
-        raise ConfigError(
-            "the closed-form LNK is fitted on a potential with a deterministic head, and its mean is "
-            f"'backbone' or 'residual'; got a {potential.head.method} head and mean {config.mean!r}"
-        )
     fitted = potential.eval().with_head(config)
     head = fitted.head
     assert isinstance(head, LNK)
+    if not isinstance(potential.head, Deterministic) or head.config.mean == "constant":
+        raise ConfigError(
+            "the closed-form LNK is fitted on a potential with a deterministic head, and its mean is "
+            f"'backbone' or 'residual'; got a {potential.head.method} head and mean {head.config.mean!r}"
+        )
     kernels = _candidate_kernels(fitted, head, train_set)
-    collected = _collect(potential, kernels, train_set, held_out, seed, progress)
-    choices = [_choose(kernel, factor, data, config) for (kernel, factor), data in zip(kernels, collected, strict=True)]
+    collected = _collect(potential, head, kernels, train_set, held_out, seed, progress)
+    choices = [
+        _choose(kernel, factor, data, head.config) for (kernel, factor), data in zip(kernels, collected, strict=True)
+    ]
     best = min((choice for options in choices for choice in options), key=lambda choice: choice.score)
     _install(head, best)
     moments = collected[0]
     return fitted, ClosedFormResult(
-        kernel=config.kernel,
+        kernel=head.config.kernel,
         n_inducing=best.kernel.n_inducing,
         lengthscale=best.lengthscale,
         linear_scale=best.linear_scale,
@@ -140,6 +142,7 @@ def _candidate_kernels(fitted: Potential, head: LNK, train_set: GraphDataset) ->
 
 def _collect(
     potential: Potential,
+    head: LNK,
     kernels: list[tuple[LocalKernel, float]],
     train_set: GraphDataset,
     held_out: GraphDataset,
@@ -147,7 +150,7 @@ def _collect(
     progress: Progress | None,
 ) -> list[_Collected]:
     """One pass over both data sets for all kernels at once."""
-    unscaled = [kernel for kernel, _ in kernels]
+    unscaled = [KernelFunction(kernel=kernel, head=head) for kernel, _ in kernels]
     n_total = len(train_set) + len(held_out)
     done = 0
     energy = [Moments.empty(kernel.n_weights) for kernel, _ in kernels]
@@ -175,16 +178,8 @@ def _collect(
 
 def _held_out(kinds: tuple[list[Rows], ...]) -> list[Rows]:
     """The rows of each kind, of those kinds that have any to tell σ by."""
-    found = [_joined(rows).undetermined() for rows in kinds if rows]
+    found = [joined(rows).undetermined() for rows in kinds if rows]
     return [rows for rows in found if len(rows.targets)]
-
-
-def _joined(rows: list[Rows]) -> Rows:
-    return Rows(
-        features=torch.cat([part.features for part in rows]),
-        targets=torch.cat([part.targets for part in rows]),
-        residual=torch.cat([part.residual for part in rows]),
-    )
 
 
 def _choose(kernel: LocalKernel, lengthscale: float, data: _Collected, config: LNKConfig) -> list[_Choice]:

@@ -1,6 +1,6 @@
 """The settings of a training."""
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,11 +27,12 @@ class TrainingConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    forces_weight: float = Field(
-        default=0.99,
+    forces_weight: float | None = Field(
+        default=None,
         ge=0,
         le=1,
-        description="ρ in the loss (1 − ρ)·energy + ρ·forces; 0 trains on energies and computes no forces",
+        description="ρ in the loss (1 − ρ)·energy + ρ·forces; 0 trains on energies and computes no forces; null is the "
+        "head's own: 0.99, and 0.9 for the evidential head",
     )
     stress_weight: float = Field(
         default=0.0,
@@ -89,6 +90,10 @@ class TrainingConfig(BaseModel):
     devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
     strategy: str = Field(default="auto", description="auto or ddp, as Lightning Fabric has it")
+
+    def with_forces_weight(self, default: float) -> Self:
+        """The same, with this weight where none is given."""
+        return self if self.forces_weight is not None else self.model_copy(update={"forces_weight": default})
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step, and which of them is kept."""

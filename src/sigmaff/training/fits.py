@@ -8,6 +8,9 @@ from sigmaff.data import GraphDataset
 from sigmaff.heads import HeadConfig
 from sigmaff.potential import Potential
 from sigmaff.training.closed_form import fit_closed_form
+from sigmaff.training.exact_gp import fit_exact_gp
+from sigmaff.training.latent_distance import fit_latent_distance
+from sigmaff.training.shallow_ensemble import fit_shallow_ensemble
 
 FitProgress = Callable[[int, int], None]
 """Called with the number of structures done and their total."""
@@ -28,7 +31,13 @@ class FitHead(Protocol):
     ) -> tuple[Potential, Any]: ...
 
 
-FITS: dict[str, FitHead] = {"lnk": fit_closed_form}
+FITS: dict[str, FitHead] = {
+    "gp": fit_exact_gp,
+    "latent_distance": fit_latent_distance,
+    "llpr": fit_closed_form,
+    "lnk": fit_closed_form,
+    "shallow_ensemble": fit_shallow_ensemble,
+}
 """By name of the head."""
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from sigmaff.data import GraphDataset
-from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
+from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.potential import Potential
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
@@ -40,13 +40,10 @@ from sigmaff.training.state import (
     Progress,
     Quiet,
     StoppedBecause,
+    TrainingDivergedError,
     TrainingResult,
     TrainingState,
 )
-
-
-class TrainingDivergedError(SigmaffError):
-    """A loss or a gradient is not a finite number."""
 
 
 def train(
@@ -68,6 +65,7 @@ def train(
     to its end, the potential is left as it was given. Each process of a distributed training runs this with
     the same arguments and a directory that all of them see.
     """
+    config = config.with_forces_weight(potential.head.forces_weight)
     fabric = _fabric(config)
     fabric.launch()
     if fabric.world_size > 1:
@@ -289,7 +287,7 @@ class Training:
                 batch = load_batch(self.potential, self.validation_set, indices, self.config)
                 sums += _sums(self.objective(batch), batch.graph.n_structures, batch.graph.n_atoms)
         energy_loss, energy_mae, virial_loss, n_structures, forces_loss, forces_mae, n_atoms = self._agree(*sums)
-        weight, scale = self.config.forces_weight, self.potential.statistics.scale
+        weight, scale = self.objective.forces_weight, self.potential.statistics.scale
         loss = (1.0 - weight) * energy_loss / n_structures + weight * forces_loss / n_atoms
         loss += self.config.stress_weight * virial_loss / n_structures
         if not math.isfinite(loss):

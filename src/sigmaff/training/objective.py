@@ -45,7 +45,7 @@ class Objective(nn.Module):
     def __init__(self, potential: Potential, config: TrainingConfig, n_train: int) -> None:
         super().__init__()
         self.potential = potential
-        self.config = config
+        self.config = config.with_forces_weight(potential.head.forces_weight)
         self.n_train = n_train
         self._compiled: Callable[[Batch], LossTerms] | None = None
         if config.compile:
@@ -92,12 +92,18 @@ class Objective(nn.Module):
             return *self.potential(batch.graph), None
         return self.potential.head(self.potential.backbone(batch.graph), batch.graph), None, None
 
+    @property
+    def forces_weight(self) -> float:
+        """ρ, which the training's settings or the head give."""
+        assert self.config.forces_weight is not None
+        return self.config.forces_weight
+
     def total(self, terms: LossTerms, of_structures: float = 1.0, of_atoms: float = 1.0) -> Tensor:
         """The loss, or the part in it of a process that holds these fractions of the batch.
 
         Means over the parts, weighted by their fractions, add up to the mean over the whole batch.
         """
-        weight = self.config.forces_weight
+        weight = self.forces_weight
         loss = (1.0 - weight) * of_structures * terms.energy_loss
         if terms.forces_loss is not None:
             loss = loss + weight * of_atoms * terms.forces_loss

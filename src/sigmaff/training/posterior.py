@@ -15,7 +15,7 @@ held-out errors have unit mean square, and is found last.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -75,6 +75,18 @@ class Moments:
         return replace(self, gram=scales[:, None] * self.gram * scales, projection=scales * self.projection)
 
 
+class WeightDistribution(Protocol):
+    """A distribution of the weights, of which only this is asked."""
+
+    @property
+    def mean(self) -> Tensor: ...  # (n_weights,)
+
+    def variance(self, rows: Rows) -> Tensor: ...  # predictive, of each row, noise apart
+
+
+Candidate = TypeVar("Candidate", bound=WeightDistribution)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
     """Eigenvalues a, eigenvectors U and Uᵀb for one force weight ω, with the noise λ that was chosen."""
@@ -122,14 +134,15 @@ def posteriors(energy: Moments, forces: Moments, force_weights: Iterable[float])
     return found
 
 
-def choose_mean(candidates: list[Posterior], held_out: list[Rows]) -> tuple[Posterior | None, list[Tensor]]:
-    """The posterior whose mean lowers the held-out errors most, and the errors that remain.
+def choose_mean(candidates: list[Candidate], held_out: list[Rows]) -> tuple[Candidate | None, list[Tensor]]:
+    """The one whose mean lowers the held-out errors most, and the errors that remain.
 
     The score is the sum over kinds of rows of log mean |error|. ``None``, and the backbone's own errors, where every
     candidate worsens one of them.
     """
     backbone = [rows.targets.abs().mean() for rows in held_out]
-    best, best_score, best_errors = None, 0.0, [rows.targets for rows in held_out]
+    best: Candidate | None = None
+    best_score, best_errors = 0.0, [rows.targets for rows in held_out]
     for candidate in candidates:
         mean = candidate.mean
         errors = [rows.targets - rows.features @ mean for rows in held_out]
@@ -140,7 +153,7 @@ def choose_mean(candidates: list[Posterior], held_out: list[Rows]) -> tuple[Post
     return best, best_errors
 
 
-def held_out_score(candidate: Posterior, held_out: list[Rows], errors: list[Tensor]) -> tuple[float, float]:
+def held_out_score(candidate: WeightDistribution, held_out: list[Rows], errors: list[Tensor]) -> tuple[float, float]:
     """Negative log-likelihood of held-out errors, each kind with the scale of σ that fits it best, summed over kinds.
 
     Also the prior's scale (its variance), the geometric mean of those scales.

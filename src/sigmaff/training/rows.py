@@ -1,7 +1,8 @@
-"""Energies and forces as linear observations of the weights of a kernel: one row each, on a frozen backbone."""
+"""Energies and forces as linear observations of the weights of a function: one row each, on a frozen backbone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.heads import LNK
 from sigmaff.heads.lnk.local_kernel import LocalKernel
 from sigmaff.ops import scatter_sum
 from sigmaff.potential import Potential
@@ -33,10 +35,44 @@ class RowLimit:
         return min(1.0, self.n_rows / n_rows, self.work / max(work, 1.0))
 
 
+class LinearFunction(Protocol):
+    """A function of the embeddings of atoms, summed over the atoms of a structure, that is linear in its weights."""
+
+    def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """What multiplies the weights, (n_structures, n_weights), and the variance that it leaves out (n_structures,).
+
+        Embeddings are float64, (n_atoms, n_blocks · n_features).
+        """
+
+    def slope_rows(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """The same of the slopes along tangents (c, n_atoms, n_blocks · n_features): one more axis c in front."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFunction:
+    """The Gaussian process of a kernel on what a head compares of embeddings, in the weights of the kernel's basis."""
+
+    kernel: LocalKernel
+    head: LNK
+
+    def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        features, elements = self.head.compared(node_features), self.head.element_index[graph.atomic_numbers]
+        summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+        return summed, self.kernel.residual(features, elements, summed, graph)
+
+    def slope_rows(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        features, tangents = self.head.compared(node_features), self.head.compared(tangents)
+        elements = self.head.element_index[graph.atomic_numbers]
+        slopes = self.kernel.basis_slopes(features, tangents, elements)
+        shape = (len(slopes), graph.n_structures, slopes.shape[-1])
+        summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
+        return summed, self.kernel.slope_residual(features, tangents, elements, summed, graph)
+
+
 def collect_rows(
-    potential: Potential, kernels: list[LocalKernel], dataset: GraphDataset, limit: RowLimit, seed: int
+    potential: Potential, functions: Sequence[LinearFunction], dataset: GraphDataset, limit: RowLimit, seed: int
 ) -> Iterator[tuple[list[tuple[Rows, Rows | None]], int]]:
-    """For each kernel, energy rows of all structures and force rows of atoms drawn at random from each, by batches.
+    """For each function, energy rows of all structures and force rows of atoms drawn at random from each, by batches.
 
     With every batch comes its number of structures.
     """
@@ -44,7 +80,15 @@ def collect_rows(
     share = limit.share(dataset)
     for graph, labels in batches(dataset, generator.permutation(len(dataset)), potential):
         turn, n_turns = _turns(graph, share, generator)
-        yield _batch_rows(potential, kernels, graph, labels, turn, n_turns), graph.n_structures
+        yield _batch_rows(potential, functions, graph, labels, turn, n_turns), graph.n_structures
+
+
+def joined(rows: Sequence[Rows]) -> Rows:
+    return Rows(
+        features=torch.cat([part.features for part in rows]),
+        targets=torch.cat([part.targets for part in rows]),
+        residual=torch.cat([part.residual for part in rows]),
+    )
 
 
 @torch.no_grad()
@@ -78,50 +122,41 @@ def _turns(graph: AtomicGraph, share: float, generator: np.random.Generator) -> 
 
 
 def _batch_rows(
-    potential: Potential, kernels: list[LocalKernel], graph: AtomicGraph, labels: Labels, turn: Tensor, n_turns: int
+    potential: Potential,
+    functions: Sequence[LinearFunction],
+    graph: AtomicGraph,
+    labels: Labels,
+    turn: Tensor,
+    n_turns: int,
 ) -> list[tuple[Rows, Rows | None]]:
-    """Rows of one batch for each kernel: targets are what the backbone's readout misses, in normalised units."""
+    """Rows of one batch for each function: targets are what the backbone's readout misses, in normalised units."""
     energy_target, forces_target = potential.normalised_targets(graph, labels)
     if energy_target is None:
-        raise DataError("the LNK needs energies: the data set has none")
+        raise DataError("fitting a head needs energies: the data set has none")
     distribution, features, forces, _ = potential.derivatives(graph)
     energy_miss = (energy_target - distribution.mean).double()
-    features = potential.backbone.embedding.compared(features.double())
-    elements = _elements(potential, graph)
-    energy_rows = [_energy_rows(kernel, features, elements, energy_miss, graph) for kernel in kernels]
+    energy_rows = []
+    for function in functions:
+        summed, residual = function.rows(features.double(), graph)
+        energy_rows.append(Rows(features=summed, targets=energy_miss, residual=residual))
     if forces_target is None or n_turns == 0:
         return [(rows, None) for rows in energy_rows]
     forces_miss = (forces_target - forces).double()
-    slopes = _slopes(potential, kernels, graph, features, elements, unit_displacements(turn, n_turns, potential.dtype))
+    slopes = _slopes(potential, functions, graph, features, unit_displacements(turn, n_turns, potential.dtype))
     return [
         (rows, _force_rows(summed, residual, forces_miss, turn, n_turns, graph))
         for rows, (summed, residual) in zip(energy_rows, slopes, strict=True)
     ]
 
 
-def _energy_rows(kernel: LocalKernel, features: Tensor, elements: Tensor, targets: Tensor, graph: AtomicGraph) -> Rows:
-    summed = scatter_sum(kernel.basis(features, elements), graph.structure_index, graph.n_structures)
-    return Rows(features=summed, targets=targets, residual=kernel.residual(features, elements, summed, graph))
-
-
 def _slopes(
-    potential: Potential,
-    kernels: list[LocalKernel],
-    graph: AtomicGraph,
-    features: Tensor,
-    elements: Tensor,
-    directions: Tensor,
+    potential: Potential, functions: Sequence[LinearFunction], graph: AtomicGraph, features: Tensor, directions: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """Of each kernel along each direction: slopes of the summed basis (n, n_structures, n_weights), and the residual
-    variance of the slope (n, n_structures)."""
-    parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in kernels]
+    """Slope rows of each function along each direction of the positions."""
+    parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in functions]
     for tangents in embedding_tangents(potential.backbone, graph, directions):
-        tangents = potential.backbone.embedding.compared(tangents.double())
-        for kernel, collected in zip(kernels, parts, strict=True):
-            slopes = kernel.basis_slopes(features, tangents, elements)
-            shape = (len(slopes), graph.n_structures, slopes.shape[-1])
-            summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
-            collected.append((summed, kernel.slope_residual(features, tangents, elements, summed, graph)))
+        for function, collected in zip(functions, parts, strict=True):
+            collected.append(function.slope_rows(features.double(), tangents.double(), graph))
     return [(torch.cat([s for s, _ in part]), torch.cat([r for _, r in part])) for part in parts]
 
 
@@ -137,8 +172,3 @@ def _force_rows(
         targets=forces_miss[moved].flatten(),
         residual=residual[direction, structure].flatten(),
     )
-
-
-def _elements(potential: Potential, graph: AtomicGraph) -> Tensor:
-    known = torch.tensor(potential.statistics.elements, device=graph.atomic_numbers.device)
-    return torch.searchsorted(known, graph.atomic_numbers)

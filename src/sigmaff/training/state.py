@@ -3,9 +3,14 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol, Self
 
+from sigmaff.errors import SigmaffError
 from sigmaff.training.config import TrainingConfig
 
 StoppedBecause = Literal["max_epochs", "patience", "time_limit"]
+
+
+class TrainingDivergedError(SigmaffError):
+    """A loss or a gradient is not a finite number."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
+from sigmaff.heads.base import EnergyDistribution, Fit, ForcesWay, Head, HeadSettings
 from sigmaff.heads.lnk.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk.local_kernel import LocalKernel
 from sigmaff.ops import scatter_sum
@@ -42,6 +42,9 @@ class LNKConfig(HeadSettings):
     name: Literal["lnk"] = "lnk"
     kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
         default="rbf+linear", description="covariance of the embeddings of two atoms of one element"
+    )
+    by_element: bool = Field(
+        default=True, description="whether atoms of different elements are independent, or compared as if of one"
     )
     covariance: Literal["full", "diagonal"] = Field(
         default="full",
@@ -111,22 +114,25 @@ class LNK(Head):
 
     method = "lnk"
     kind = "epistemic"
+    forces_ways: tuple[ForcesWay, ...] = ("exact", "sampled")
 
     def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
         self.covariance = config.covariance
-        self.forces_ways = ("exact", "sampled") if config.covariance == "full" else ("exact",)
+        if config.covariance == "diagonal":  # one function shared by all atoms cannot have it
+            self.forces_ways = ("exact",)
         self.n_samples = config.n_samples
         self.embedding = embedding
         self.readout = None if config.mean == "constant" else embedding.readout()
         stationary, linear = KERNELS[config.kernel]
+        n_elements = len(elements) if config.by_element else 1
         self.kernel = LocalKernel(
             stationary,
             linear,
             n_inducing=config.n_inducing,
             n_features=embedding.n_features,
-            n_elements=len(elements),
+            n_elements=n_elements,
             activation=embedding.activation,
         )
         n_weights = self.kernel.n_weights
@@ -135,8 +141,9 @@ class LNK(Head):
         self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
         self.element_index: Tensor
-        self.register_buffer("element_index", _element_index(elements), persistent=False)
-        self._draw_functions(embedding.n_features, len(elements), stationary or RBF)
+        index = _element_index(elements) if config.by_element else torch.zeros(len(chemical_symbols), dtype=torch.int64)
+        self.register_buffer("element_index", index, persistent=False)
+        self._draw_functions(embedding.n_features, n_elements, stationary or RBF)
         self._prepared: tuple[tuple[int, ...], _Factors] | None = None
         self._in_use: _Factors | None = None
 
@@ -161,6 +168,12 @@ class LNK(Head):
         self.register_buffer("posterior_draws", normal(self.kernel.n_weights, n_samples), persistent=False)
         self.unseen_draws: Tensor
         self.register_buffer("unseen_draws", normal(n_features + 1, n_samples), persistent=False)
+
+    def find_damage(self) -> str | None:
+        known = torch.arange(self.kernel.n_elements, device=self.kernel.inducing_elements.device)
+        if torch.isin(self.kernel.inducing_elements, known).all():
+            return None
+        return "an inducing point belongs to no element of the model"
 
     def set_precision(self, dtype: torch.dtype) -> None:
         if self.readout is not None:

@@ -1,0 +1,67 @@
+"""Raw coordinates as an embedding: a backbone without weights and without symmetry."""
+
+from typing import ClassVar, Literal
+
+import torch
+from ase.data import chemical_symbols
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from sigmaff.backbones.base import Backbone
+from sigmaff.errors import DataError
+from sigmaff.graph import AtomicGraph
+from sigmaff.ops import scatter_sum
+from sigmaff.readout import Embedding
+
+
+class CoordinatesConfig(BaseModel):
+    """Hyper-parameters of the raw-coordinate embedding."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["coordinates"] = "coordinates"
+    n_atoms: int = Field(ge=1, le=10_000, description="atoms of the largest structure that will be trained on or asked")
+    cutoff: ClassVar[float] = 0.5  # Å; it has no use for pairs
+
+
+class Coordinates(Backbone):
+    """h_i is zero but for the coordinates of atom i in slots 3k … 3k + 2, where k is its rank in its structure.
+
+    Σ_i h_i is then the vector of all coordinates, less those of their mean. Turned, or with its atoms in another order,
+    a structure is another one to all that reads this embedding.
+    """
+
+    def __init__(self, config: CoordinatesConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
+        super().__init__()
+        self.config = config
+        self.cutoff = config.cutoff
+        self.max_atomic_number = len(chemical_symbols) - 1
+        self.activation = nn.Identity()
+        self.embedding = Embedding(n_features=3 * config.n_atoms, activation=self.activation)
+        self.slots: Tensor  # in the model file, which tells the precision of a potential by its backbone
+        self.register_buffer("slots", torch.eye(config.n_atoms))
+
+    def prepare(self, graph: AtomicGraph) -> AtomicGraph:
+        """Refuse structures that a vector of n_atoms positions does not describe."""
+        if graph.cell is not None:
+            raise DataError(
+                "a structure is periodic: raw coordinates do not describe a crystal, whose atoms have many images; "
+                "use another backbone"
+            )
+        n_atoms = graph.atoms_per_structure()
+        largest = int(n_atoms.argmax())
+        if n_atoms[largest] > self.config.n_atoms:
+            raise DataError(
+                f"structure {largest} has {int(n_atoms[largest])} atoms, but this model sees structures as vectors of "
+                f"{self.config.n_atoms} positions at most; train with backbone n_atoms: {int(n_atoms[largest])}, or "
+                "leave the structure out"
+            )
+        return graph
+
+    def forward(self, graph: AtomicGraph) -> Tensor:
+        owner = graph.structure_index
+        ones = torch.ones_like(graph.positions[:, :1])
+        totals = scatter_sum(torch.cat([graph.positions, ones], dim=-1), owner, graph.n_structures)
+        centred = graph.positions - (totals[:, :3] / totals[:, 3:])[owner]
+        rank = torch.arange(graph.n_atoms, device=owner.device) - torch.searchsorted(owner, owner)
+        return (self.slots[rank].unsqueeze(-1) * centred.unsqueeze(1)).flatten(1)

@@ -1,0 +1,96 @@
+"""Atom-centred symmetry functions: a hand-crafted invariant embedding, without weights.
+
+Of atom i, for every element e and pair of elements e ≤ e′ among its neighbours, with functions g_k(d) of distance that
+vanish with their slope at the cutoff:
+
+    radial      Σ_{j ∈ e} g_k(d_ij)
+    angular     Σ_{j ∈ e} Σ_{j′ ∈ e′} g_k(d_ij) g_k(d_ij′) cosˡ ∠(j, i, j′),      l = 1 … n_powers
+
+The double sum is a product of two moments Σ_j g_k(d_ij) u_ij ⊗ … ⊗ u_ij (l times) of directions u, so that the work
+grows as the number of pairs, not of angles.
+"""
+
+from typing import Literal
+
+import torch
+from ase.data import chemical_symbols
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from sigmaff.backbones.base import Backbone
+from sigmaff.graph import AtomicGraph
+from sigmaff.ops import cosine_cutoff, gaussian_basis, scatter_sum
+from sigmaff.readout import Embedding
+
+NEAREST = 0.5
+"""Å. Centre of the first radial function."""
+
+
+class DescriptorConfig(BaseModel):
+    """Hyper-parameters of the symmetry functions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Literal["descriptor"] = "descriptor"
+    cutoff: float = Field(default=5.0, gt=NEAREST, le=100, description="radius in Å within which atoms see each other")
+    n_radial: int = Field(default=16, ge=2, le=1024, description="functions of distance in the radial part")
+    n_shells: int = Field(default=8, ge=2, le=256, description="functions of distance in the angular part")
+    n_powers: int = Field(default=3, ge=0, le=6, description="powers of the cosine of an angle; 0: no angular part")
+
+
+class Descriptor(Backbone):
+    """Functions of an atom's neighbourhood in the block of its own element, after a one that counts the atom.
+
+    Their sum over atoms describes a structure, invariant as they are. Atoms of elements that the model does not know
+    count for nothing.
+    """
+
+    def __init__(self, config: DescriptorConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
+        super().__init__()
+        self.config = config
+        self.cutoff = config.cutoff
+        self.max_atomic_number = len(chemical_symbols) - 1
+        self.activation = nn.Identity()
+        n, n_pairs = len(elements), len(elements) * (len(elements) + 1) // 2
+        n_of_atom = 1 + n * config.n_radial + config.n_powers * n_pairs * config.n_shells
+        self.embedding = Embedding(n_features=n * n_of_atom, activation=self.activation)
+        self.elements: Tensor
+        self.radial_centers: Tensor
+        self.shell_centers: Tensor
+        self.register_buffer("elements", torch.tensor(elements, dtype=torch.int64), persistent=False)
+        self.register_buffer("radial_centers", torch.linspace(NEAREST, config.cutoff, config.n_radial))
+        self.register_buffer("shell_centers", torch.linspace(NEAREST, config.cutoff, config.n_shells))
+
+    def forward(self, graph: AtomicGraph) -> Tensor:
+        vectors = graph.pair_vectors()
+        distance = vectors.norm(dim=-1)
+        vanishing = cosine_cutoff(distance, self.cutoff).unsqueeze(-1)
+        species = (graph.atomic_numbers.unsqueeze(-1) == self.elements).to(vectors.dtype)
+        radial = vanishing * gaussian_basis(distance, self.radial_centers)
+        shells = vanishing * gaussian_basis(distance, self.shell_centers)
+        of_atom = [torch.ones_like(species[:, :1]), _gathered(radial, radial, species, graph).flatten(1)]
+        moment, directions = shells.unsqueeze(-1), (vectors / distance.unsqueeze(-1))[:, None, None, :]
+        for power in range(1, self.config.n_powers + 1):
+            moment = (moment.unsqueeze(-1) * directions).flatten(2)  # (n_pairs, n_shells, 3 ** power)
+            at_atoms = _gathered(moment, (-1) ** power * moment, species, graph)
+            of_atom.append(_products(at_atoms).flatten(1))
+        return (species.unsqueeze(-1) * torch.cat(of_atom, dim=-1).unsqueeze(1)).flatten(1)
+
+
+def _gathered(to_first: Tensor, to_second: Tensor, species: Tensor, graph: AtomicGraph) -> Tensor:
+    """Sums over the neighbours of each atom by their element: (n_pairs, ...) of each -> (n_atoms, n_elements, ...).
+
+    ``species`` (n_atoms, n_elements) is one-hot.
+    """
+    first, second = graph.pair_index
+    shape = (-1, species.shape[1], *[1] * (to_first.dim() - 1))
+    values = torch.cat(
+        [species[second].view(shape) * to_first[:, None], species[first].view(shape) * to_second[:, None]]
+    )
+    return scatter_sum(values, torch.cat([first, second]), graph.n_atoms)
+
+
+def _products(moments: Tensor) -> Tensor:
+    """(n_atoms, n_elements, n_shells, n) -> scalar products of two elements, (n_atoms, n_pairs, n_shells)."""
+    first, second = torch.triu_indices(moments.shape[1], moments.shape[1], device=moments.device)
+    return (moments[:, first] * moments[:, second]).sum(-1)

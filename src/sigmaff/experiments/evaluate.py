@@ -1,0 +1,89 @@
+"""Models and data sets brought together: evaluation, calibration, and structures that a model can and cannot take."""
+
+from typing import Protocol
+
+import numpy as np
+from ase.data import chemical_symbols
+
+from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures
+from sigmaff.errors import DataError, SigmaffError
+from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_model
+from sigmaff.potential import Model, Uncalibrated
+from sigmaff.prediction import UNCALIBRATED, ForcesStd
+
+
+class StageListener(Protocol):
+    """Who is told what is being done and how far it is."""
+
+    def stage(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+
+def calibrate(model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: StageListener) -> Evaluation:
+    """Fit the model's calibrations on held-out structures and keep them in it."""
+    listener.stage("calibrating σ")
+    evaluation = evaluate_on(model, dataset, name="held out", listener=listener)
+    model.energy_calibration, model.forces_calibration = calibrate_evaluation(evaluation, method)
+    return evaluation
+
+
+def evaluate_on(
+    model: Model,
+    dataset: GraphDataset,
+    *,
+    name: str,
+    listener: StageListener,
+    forces_std: ForcesStd = "auto",
+    batch_size: int = 32,
+) -> Evaluation:
+    """Errors and σ on a data set, raw and with the model's calibrations; without errors if it holds unseen elements."""
+    unseen = not set(dataset.structures.elements) <= set(model.elements)
+    return evaluate_model(
+        Uncalibrated(model, unseen_elements=unseen),
+        dataset,
+        name=name,
+        batch_size=dataset.batch_size(batch_size),
+        forces_std=forces_std,
+        energy_calibration=model.energy_calibration or UNCALIBRATED,
+        forces_calibration=model.forces_calibration or UNCALIBRATED,
+        progress=lambda done: listener.advance(done, len(dataset)),
+    )
+
+
+def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:
+    """Structures as a model takes them. One with an element that it cannot know is an error that names the frame."""
+    known = ", ".join(chemical_symbols[number] for number in model.elements)
+    remedy = (
+        f"an element this model was not trained on (it knows {known}); leave the structure out, or train on such ones"
+    )
+    require_elements(structures, model.elements, remedy)
+    return GraphDataset(structures, model.cutoff, model.dtype)
+
+
+def foreign_dataset(model: Model, structures: LabelledStructures) -> GraphDataset:
+    """Structures of another kind, of which σ is asked: those with an element that the model cannot know have no labels.
+
+    Such an element has no reference energy, so nothing can be said of errors.
+    """
+    if set(structures.elements) <= set(model.elements):
+        return GraphDataset(structures, model.cutoff, model.dtype)
+    return GraphDataset(structures.without_labels(), model.cutoff, model.dtype)
+
+
+def require_elements(structures: LabelledStructures, elements: tuple[int, ...], otherwise: str) -> None:
+    for index, atoms in enumerate(structures.structures):
+        unknown = np.flatnonzero(~np.isin(atoms.numbers, elements))
+        if unknown.size:
+            symbol = chemical_symbols[atoms.numbers[unknown[0]]]
+            raise DataError(f"{structures.frame_name(index)}: atom {unknown[0]} is {symbol}, {otherwise}")
+
+
+def leaked_structures(model: Model, structures: LabelledStructures) -> int:
+    """How many of these structures the model was trained on; 0 where its training file cannot be read any more."""
+    try:
+        source = DataSource.model_validate(model.record["config"]["data"]["source"])
+        training = read_structures(source.model_copy(update={"labels": ()}))
+        return len(find_overlap(training.subset(model.record["split"]["train"]), structures))
+    except (LookupError, TypeError, ValueError, SigmaffError):  # an old, a foreign or an altered record or file
+        return 0

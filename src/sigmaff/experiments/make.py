@@ -1,0 +1,201 @@
+"""From structures to a model, stage by stage: backbone, head, members."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from sigmaff.data import DatasetStatistics, GraphDataset
+from sigmaff.errors import ConfigError
+from sigmaff.experiments.datasets import RunData
+from sigmaff.experiments.evaluate import StageListener
+from sigmaff.experiments.record import check_unchanged, record_of
+from sigmaff.experiments.settings import EnsembleConfig, RunConfig
+from sigmaff.heads import DeterministicConfig
+from sigmaff.model_file import load_potential, save
+from sigmaff.potential import Model, Potential
+from sigmaff.sampling import Ensemble, MonteCarloDropout
+from sigmaff.training import Progress, TrainingConfig, TrainingDivergedError, TrainingResult
+
+MEMBER_RECORD = ("training", "head_training", "fit")
+"""What the record of an ensemble keeps of those of its members."""
+
+
+class Listener(Progress, StageListener, Protocol):
+    """Who is told how a run goes: the training's progress, and what comes before and after it."""
+
+    def warn(self, text: str) -> None: ...
+
+
+def make_model(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Model, dict[str, Any]] | None:
+    if config.ensemble is not None:
+        return _make_ensemble(config, config.ensemble, data, listener, force=force)
+    made = _make_potential(config, data, listener, force=force)
+    if made is None or config.mc_dropout is None:
+        return made
+    potential, record = made
+    return MonteCarloDropout(potential, config.mc_dropout), record
+
+
+def _make_ensemble(
+    config: RunConfig, ensemble: EnsembleConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Ensemble, dict[str, Any]]:
+    """The members, one after the other, each in a directory of its own and kept there. One that fails is left out."""
+    members: list[Potential] = []
+    records: list[dict[str, Any]] = []
+    for number in range(ensemble.size):
+        listener.stage(f"member {number + 1} of {ensemble.size}")
+        try:
+            member = _make_member(config, number, data, listener, force=force)
+        except TrainingDivergedError as error:
+            listener.warn(f"member {number} was not trained and is left out: {error}")
+            records.append({"failed": str(error)})
+            continue
+        members.append(member)
+        records.append({key: member.record[key] for key in MEMBER_RECORD if key in member.record})
+    if len(members) < 2:
+        raise TrainingDivergedError(
+            f"only {len(members)} of {ensemble.size} members could be trained, and an ensemble needs 2; "
+            f"the last one said: {records[-1].get('failed', 'nothing')}"
+        )
+    return Ensemble(members), {"members": records}
+
+
+def _make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
+    own = config.model_copy(
+        update={
+            "ensemble": None,
+            "calibration": "none",
+            "seed": config.seed + number,
+            "output": config.output / f"member-{number}",
+        }
+    )
+    path = own.output / "model.sigmaff"
+    if path.exists() and not force:
+        check_unchanged(own, path)
+        return load_potential(path)
+    assert config.ensemble is not None
+    if config.ensemble.bootstrap:
+        drawn = np.random.default_rng([config.seed, number]).integers(len(data.train), size=len(data.train))
+        data = replace(data, train=GraphDataset(data.train.structures.subset(drawn), data.train.cutoff))
+    made = _make_potential(own, data, listener, force=force)
+    assert made is not None  # an ensemble is never distributed
+    potential, record = made
+    potential.record = record_of(own, data.split, record)
+    save(potential, path, force=force)
+    return potential
+
+
+def _make_potential(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Potential, dict[str, Any]] | None:
+    """A trained and fitted potential, and how it came to be."""
+    head, record = config.model.head, dict[str, Any]()
+    potential, trained = _backbone(config, data, listener, force=force)
+    if trained is not None:
+        record["training"] = _training_record(trained)
+    if head.trained == "after_backbone":
+        potential, trained = _train_head(config, potential, data, listener, force=force)
+        record["head_training"] = _training_record(trained)
+    if trained is not None and not trained.is_main_process:
+        return None
+    if head.trained == "solved":
+        potential, record["fit"] = _fit_head(config, potential, data, listener)
+    return potential, record
+
+
+def _backbone(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Potential, TrainingResult | None]:
+    """The trained potential: with its own readout first where the head comes second.
+
+    No training where there is nothing to train: a backbone from a file, or one without weights under a solved head.
+    """
+    two_stages = config.model.head.trained != "with_backbone"
+    if config.backbone_from is not None:
+        return _backbone_from(config, config.backbone_from, data.statistics), None
+    model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
+    torch.manual_seed(config.seed)
+    potential = Potential(model, data.statistics)
+    if config.model.head.trained == "solved" and not list(potential.backbone.parameters()):
+        return potential, None
+    if not two_stages:
+        _initialize_head(potential, data.train)
+    listener.stage("training the backbone" if two_stages else "training")
+    result = _train(potential, data, config.training, config.output / "backbone", config.seed, listener, force=force)
+    if two_stages and result.is_main_process:
+        save(potential, config.output / "backbone.sigmaff", force=True)
+    return potential, result
+
+
+def _backbone_from(config: RunConfig, path: Path, statistics: DatasetStatistics) -> Potential:
+    potential = load_potential(path)
+    if not isinstance(potential.config.head, DeterministicConfig):
+        raise ConfigError(
+            f"{path}: backbone_from takes a model with a deterministic head, such as the backbone.sigmaff of a run"
+        )
+    if potential.config.backbone != config.model.backbone:
+        raise ConfigError(f"{path}: its backbone has other settings than model.backbone of this run")
+    if not set(statistics.elements) <= set(potential.elements):
+        raise ConfigError(f"{path}: it does not know all elements of the training structures of this run")
+    return potential.requires_grad_()
+
+
+def _train_head(
+    config: RunConfig, backbone: Potential, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Potential, TrainingResult]:
+    listener.stage("training the head")
+    potential = backbone.with_head(config.model.head)
+    _initialize_head(potential, data.train)
+    settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
+    return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
+
+
+def _fit_head(
+    config: RunConfig, backbone: Potential, data: RunData, listener: Listener
+) -> tuple[Potential, dict[str, Any]]:
+    from sigmaff.training.fits import fit_head
+
+    listener.stage("fitting the head")
+    started = time.monotonic()
+    potential, result = fit_head(
+        backbone, config.model.head, data.train, data.validation, seed=config.seed, progress=listener.advance
+    )
+    return potential, result | {"seconds": time.monotonic() - started}
+
+
+def _initialize_head(potential: Potential, train: GraphDataset) -> None:
+    """Inducing points on the embeddings of the training structures."""
+    from sigmaff.training.rows import node_features
+
+    potential.head.initialize(*node_features(potential.eval(), train))
+
+
+def _train(
+    potential: Potential,
+    data: RunData,
+    training: TrainingConfig,
+    directory: Path,
+    seed: int,
+    listener: Listener,
+    *,
+    force: bool,
+) -> TrainingResult:
+    from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
+
+    return train(potential, data.train, data.validation, training, directory, seed=seed, progress=listener, force=force)
+
+
+def _training_record(result: TrainingResult) -> dict[str, Any]:
+    return {
+        "best_epoch": result.best_epoch,
+        "best_validation_loss": result.best_validation_loss,
+        "n_epochs": len(result.history),
+        "seconds": result.seconds,
+        "stopped_because": result.stopped_because,
+    }

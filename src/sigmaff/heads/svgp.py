@@ -1,0 +1,135 @@
+"""A sparse variational Gaussian process on the summed embedding of a structure: SVGP, and SVGP-DKL on a network.
+
+    E = c + f(Σ_i h_i),      f ~ sparse GP
+
+It is the LNK's process, seen by structures of one atom each: the pseudo-atom whose embedding is the sum. A structure is
+one point of the kernel's space, so neither the energy nor σ of two far molecules is made of those of each: this is what
+a process on atoms has and this one lacks.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Literal, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from sigmaff.errors import ConfigError
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
+from sigmaff.heads.lnk.head import LNK, LNKConfig
+from sigmaff.heads.pooling import pooled
+from sigmaff.ops import scatter_sum
+from sigmaff.readout import Embedding
+
+PSEUDO_ELEMENT = 1
+
+
+class SVGPConfig(HeadSettings):
+    """Hyper-parameters of the sparse variational Gaussian process on structures."""
+
+    name: Literal["svgp"] = "svgp"
+    kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
+        default="rbf", description="covariance of the summed embeddings of two structures"
+    )
+    n_inducing: int = Field(default=100, ge=1, le=20_000, description="inducing points; a linear kernel has none")
+    freeze_backbone: bool = Field(
+        default=False, description="train the backbone first and keep it, or train all end to end (the paper's)"
+    )
+    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
+    n_frequencies: int = Field(
+        default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
+    )
+
+    @property
+    def trained(self) -> Fit:
+        return "after_backbone" if self.freeze_backbone else "with_backbone"
+
+    @property
+    def process(self) -> LNKConfig:
+        """The same process on pseudo-atoms."""
+        return LNKConfig(
+            kernel=self.kernel,
+            mean="constant",
+            fit="variational",
+            n_inducing=self.n_inducing,
+            n_samples=self.n_samples,
+            n_frequencies=self.n_frequencies,
+        )
+
+    def n_draws(self, n_features: int, n_elements: int) -> int:
+        return self.process.n_draws(n_features, 1)
+
+    def without_draws(self) -> Self:
+        return self.model_copy(update={"n_samples": 1, "n_frequencies": 1})
+
+
+class SVGP(Head):
+    """Sparse Gaussian process of summed embeddings. Its algebra is float64, whatever the network's precision."""
+
+    method = "svgp"
+    kind = "epistemic"
+    forces_ways = ("exact", "sampled")
+
+    def __init__(self, config: SVGPConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = embedding
+        self.n_samples = config.n_samples
+        summed = Embedding(n_features=embedding.n_features, activation=nn.Identity())
+        self.process = LNK(config.process, summed, (PSEUDO_ELEMENT,))
+
+    def find_damage(self) -> str | None:
+        return self.process.find_damage()
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        self.process.set_precision(dtype)
+
+    def prepared(self) -> AbstractContextManager[None]:
+        return self.process.prepared()
+
+    @torch.no_grad()
+    def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
+        """Place the inducing points on summed embeddings of training structures."""
+        n_structures = int(structure_index.max()) + 1
+        summed = scatter_sum(self.embedding.compared(node_features.double()), structure_index, n_structures)
+        n_distinct = len(summed.unique(dim=0))
+        if self.process.kernel.n_inducing > n_distinct:
+            raise ConfigError(
+                f"n_inducing is {self.config.n_inducing}, but the training set holds only {n_distinct} distinct "
+                f"structures, which are the points of this process; set n_inducing to at most {n_distinct}"
+            )
+        index = torch.arange(n_structures, device=summed.device)
+        self.process.initialize(summed, torch.full_like(index, PSEUDO_ELEMENT), index)
+
+    def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
+        distribution = self.process(pooled(self.embedding, node_features, graph), _pseudo_atoms(graph))
+        return EnergyDistribution(mean=distribution.mean, variance=distribution.variance)
+
+    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """Negative predictive log-likelihood plus KL(q(w) ‖ p(w)) shared by the n_train structures."""
+        return self.process.energy_loss(distribution, target, n_train)
+
+    def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        return self.process.energy_deviations(pooled(self.embedding, node_features, graph), _pseudo_atoms(graph))
+
+    def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
+        return self.process.slope_variance(
+            pooled(self.embedding, node_features, graph),
+            pooled(self.embedding, tangents, graph),
+            _pseudo_atoms(graph),
+        )
+
+
+def _pseudo_atoms(graph: AtomicGraph) -> AtomicGraph:
+    """One atom of one element in the place of each structure: all that the process looks at."""
+    index = torch.arange(graph.n_structures, device=graph.structure_index.device)
+    return AtomicGraph(
+        positions=graph.positions.new_zeros(graph.n_structures, 3),
+        atomic_numbers=torch.full_like(index, PSEUDO_ELEMENT),
+        structure_index=index,
+        pair_index=index.new_zeros(2, 0),
+        pair_shift=graph.positions.new_zeros(0, 3),
+        cell=None,
+        n_structures=graph.n_structures,
+    )

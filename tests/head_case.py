@@ -1,0 +1,78 @@
+"""What tests of single heads share: a head on features made by hand, and small potentials that are trained a little."""
+
+import numpy as np
+import torch
+from ase import Atoms
+from torch import Tensor, nn
+
+import training_case
+from contract import AMMONIA, ETHANOL, STEP, WATER, Case, displaced, graph_of
+from sigmaff.backbones import BackboneConfig
+from sigmaff.data import GraphDataset
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads import HeadConfig
+from sigmaff.potential import Potential
+from sigmaff.readout import Embedding
+from sigmaff.training import TrainingConfig
+from sigmaff.training.objective import Objective, load_batch
+
+
+def plain_embedding(n_features: int) -> Embedding:
+    """Without an activation: a readout sees the features themselves."""
+    return Embedding(n_features=n_features, activation=nn.Identity())
+
+
+def bags(n_atoms: list[int]) -> AtomicGraph:
+    """Structures of so many atoms that feel nothing of each other, for heads that look at features alone."""
+    return graph_of(*(Atoms(f"H{n}", positions=100.0 * np.arange(3 * n).reshape(n, 3)) for n in n_atoms))
+
+
+def potential_with(backbone: BackboneConfig, head: HeadConfig) -> Potential:
+    """float64, evaluation mode, the head initialised on a few molecules."""
+    potential = Case(backbone=backbone, head=head).build()
+    graph = graph_of(*(displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)))
+    features = potential.backbone(potential.backbone.prepare(graph)).detach()
+    potential.head.initialize(features, graph.atomic_numbers, graph.structure_index)
+    return potential
+
+
+def far_copies(atoms: Atoms, n_copies: int) -> Atoms:
+    copies = Atoms()
+    for index in range(n_copies):
+        copy = atoms.copy()
+        copy.positions += [17.0 * index, 0.0, 0.0]
+        copies += copy
+    return copies
+
+
+def numerical_forces(potential: Potential, atoms: Atoms) -> Tensor:
+    """−∂E/∂positions by central differences, (n_atoms, 3)."""
+    forces = torch.zeros(len(atoms), 3, dtype=torch.float64)
+    for atom, axis in np.ndindex(len(atoms), 3):
+        energies = []
+        for step in (STEP, -STEP):
+            moved = atoms.copy()
+            moved.positions[atom, axis] += step
+            energies.append(potential.predict(graph_of(moved)).energy[0])
+        forces[atom, axis] = (energies[1] - energies[0]) / (2.0 * STEP)
+    return forces
+
+
+def losses_in_training(potential: Potential, n_steps: int) -> list[float]:
+    """Of the training objective on displaced water and ethanol, energies and forces, step by step."""
+    structures = training_case.labelled_structures(6, seed=1)
+    data = GraphDataset(structures, potential.cutoff, potential.dtype)
+    config = TrainingConfig(forces_weight=potential.head.forces_weight)
+    objective = Objective(potential, config, len(data)).train()
+    batch = load_batch(potential, data, torch.arange(len(data)), config)
+    optimizer = torch.optim.Adam(potential.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(n_steps):
+        loss = objective.total(objective(batch))
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(parameter.grad is not None for parameter in potential.parameters())
+        optimizer.step()
+        losses.append(loss.item())
+    objective.eval()
+    return losses
