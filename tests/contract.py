@@ -1,6 +1,6 @@
 """What the contract tests run on: every backbone with every head, small and fitted, and structures of all kinds.
 
-A new backbone or head joins by one line in ``BACKBONES`` or ``HEADS`` and inherits every test of ``test_contract``. What
+A new backbone or head joins by a line in ``BACKBONES`` or ``HEADS`` and inherits every test of ``test_contract``. What
 a method is not meant to hold is in ``BREAKS``: then the test must fail, or it is wrong.
 """
 

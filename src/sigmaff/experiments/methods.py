@@ -96,15 +96,17 @@ class Method:
         return n_members * sum(parameter.numel() for parameter in potential.parameters())
 
     def settings(self, run: RunConfig) -> RunConfig:
-        """The run, with this method in place of its own."""
-        backbone = self.backbone or run.model.backbone
+        """The run, with this method in place of its own; settings of the run's head hold where it is the same head."""
+        backbone, head = self.backbone or run.model.backbone, self.head
+        if run.model.head.name == head.name and run.model.head.trained == head.trained:
+            head = run.model.head
         if self.dropout > 0:
             backbone = backbone.model_copy(update={"dropout": self.dropout})
         changes = {
-            "model": run.model.model_copy(update={"backbone": backbone, "head": self.head}),
+            "model": run.model.model_copy(update={"backbone": backbone, "head": head}),
             "ensemble": self.ensemble,
             "mc_dropout": self.mc_dropout,
-            "head_training": run.head_training if self.head.trained == "after_backbone" else None,
+            "head_training": run.head_training if head.trained == "after_backbone" else None,
             "backbone_from": None,
         }
         return run.model_copy(update=changes)
