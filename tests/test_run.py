@@ -16,8 +16,10 @@ from ase import Atoms
 
 from cli_case import Workspace, fail, labelled, morse_frames, sigmaff, succeed, write_config
 from sigmaff import load
+from sigmaff.experiments import make as experiments_make
 from sigmaff.heads import LNK
 from sigmaff.model_file import read_header
+from sigmaff.training import TrainingDivergedError
 
 pytest_plugins = ["cli_fixtures"]
 
@@ -221,6 +223,116 @@ def test_variational(workspace: Workspace, tmp_path: Path, freeze: bool) -> None
     assert same_tensors(train(workspace, tmp_path / "again", *options), first)
     succeed("predict", model, workspace / "in.extxyz", tmp_path / "out.extxyz")
     assert all(frame.info["energy_uncertainty"] > 0 for frame in ase.io.read(tmp_path / "out.extxyz", ":"))
+
+
+ENSEMBLE = ("--set", "ensemble={size: 3}", "--set", "model.head={name: deterministic}")
+
+
+def test_an_ensemble_is_its_members(workspace: Workspace, tmp_path: Path) -> None:
+    """Each is what a run with its seed gives; a run that lost its last file goes on from the members it has."""
+    model = train(workspace, tmp_path / "run", *SHORT, *ENSEMBLE)
+    alone = train(workspace, tmp_path / "alone", *SHORT, *ENSEMBLE[2:], "--seed", "2")
+    members = [tmp_path / "run" / f"member-{number}" / "model.sigmaff" for number in range(3)]
+    assert same_tensors(members[2], alone)
+    assert not same_tensors(members[0], members[1])
+    header = read_header(model)
+    assert len(header.parts) == len(header.record["members"]) == 3
+    assert header.energy_calibration is not None
+    assert header.record["metrics"]["forces_calibration"] is not None
+    stored = load(model)
+    for member, path in zip(stored.potentials, members, strict=True):
+        assert all(torch.equal(value, tensors(path)[name]) for name, value in member.state_dict().items())
+    before = [path.stat().st_mtime_ns for path in members]
+    model.unlink()
+    again = train(workspace, tmp_path / "run", *SHORT, *ENSEMBLE)
+    assert [path.stat().st_mtime_ns for path in members] == before
+    assert read_header(again).record["metrics"]["energy_mae"] == header.record["metrics"]["energy_mae"]
+
+
+def test_members_may_be_joined_from_files(workspace: Workspace, deterministic: Path, tmp_path: Path) -> None:
+    other = train(workspace, tmp_path / "other", "--set", "model.head={name: deterministic}", *SHORT, "--seed", "9")
+    succeed("ensemble", deterministic, other, "-o", tmp_path / "joined.sigmaff")
+    succeed("calibrate", tmp_path / "joined.sigmaff", workspace / "held_out.extxyz")
+    text = succeed("info", tmp_path / "joined.sigmaff")
+    assert "2 members" in text
+    succeed("predict", tmp_path / "joined.sigmaff", workspace / "in.extxyz", tmp_path / "out.extxyz")
+    frame = ase.io.read(tmp_path / "out.extxyz", 0)
+    energies = frame.info["energy_ensemble"]
+    scale = read_header(tmp_path / "joined.sigmaff").energy_calibration.scale
+    assert frame.info["energy_uncertainty"] == pytest.approx(scale * np.std(energies, ddof=1), rel=1e-6)
+    assert "exists already" in fail("ensemble", deterministic, other, "-o", tmp_path / "joined.sigmaff")
+    assert "at least 2 members" in fail("ensemble", deterministic, "-o", tmp_path / "one.sigmaff")
+
+
+def test_bootstrap_trains_on_draws_with_replacement(workspace: Workspace, tmp_path: Path) -> None:
+    plain = train(workspace, tmp_path / "plain", *SHORT, *ENSEMBLE)
+    drawn = train(workspace, tmp_path / "drawn", *SHORT, *ENSEMBLE, "--set", "ensemble.bootstrap=true")
+    assert not same_tensors(plain, drawn)
+
+
+def test_a_member_that_fails_is_told_of_and_left_out(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = experiments_make._make_member
+
+    def failing(config, number, *arguments, **options):
+        if number == 1:
+            raise TrainingDivergedError("the loss is not a finite number")
+        return make(config, number, *arguments, **options)
+
+    monkeypatch.setattr(experiments_make, "_make_member", failing)
+    outcome = sigmaff("train", workspace / "run.yaml", "--output", tmp_path / "run", *SHORT, *ENSEMBLE)
+    assert outcome.code == 0
+    assert "member 1 was not trained and is left out: the loss is not a finite number" in outcome.out
+    record = read_header(tmp_path / "run" / "model.sigmaff").record
+    assert [("failed" in member) for member in record["members"]] == [False, True, False]
+    assert len(load(tmp_path / "run" / "model.sigmaff").potentials) == 2
+
+
+def test_an_ensemble_without_members_is_an_error(workspace: Workspace, tmp_path: Path) -> None:
+    absurd = ("--set", "training.learning_rate=1e30", "--set", "training.gradient_clip=null")
+    message = fail("train", workspace / "run.yaml", "--output", tmp_path / "run", *SHORT, *ENSEMBLE, *absurd)
+    assert "only 0 of 3 members could be trained" in message
+
+
+def test_dropout_at_prediction(workspace: Workspace, tmp_path: Path) -> None:
+    options = ("--set", "model.head={name: deterministic}", "--set", "mc_dropout={n_samples: 4, seed: 3}", *SHORT)
+    model = train(workspace, tmp_path / "run", *options, "--set", "model.backbone.dropout=0.1")
+    header = read_header(model)
+    assert header.mc_dropout.n_samples == 4
+    assert header.forces_calibration is not None
+    message = fail("train", workspace / "run.yaml", "--output", tmp_path / "none", *options)
+    assert "set model.backbone.dropout above 0" in message
+
+
+def test_a_head_on_a_backbone_from_a_file(workspace: Workspace, deterministic: Path, tmp_path: Path) -> None:
+    model = train(workspace, tmp_path / "run", *SHORT, "--set", f"backbone_from={deterministic}")
+    before, after = tensors(deterministic), tensors(model)
+    names = [name for name in before if name.startswith("backbone.")]
+    assert names
+    assert all(torch.equal(before[name], after[name]) for name in names)
+    assert not (tmp_path / "run" / "backbone").exists()
+    for option, words in (
+        ("model.backbone.n_hidden=8", "other settings than model.backbone"),
+        ("model.head={name: evidential}", "trained together with its backbone"),
+        (f"backbone_from={workspace.model}", "takes a model with a deterministic head"),
+    ):
+        given = ("--set", f"backbone_from={deterministic}", "--set", option)
+        assert words in fail("train", workspace / "run.yaml", "--output", tmp_path / "other", *SHORT, *given)
+
+
+def test_other_structures_are_tested_on(workspace: Workspace, tmp_path: Path) -> None:
+    """The figures are those that ``evaluate --ood`` gives."""
+    other = f"ood={{ether: {{source: '{workspace / 'other.extxyz'}', n_structures: null}}}}"
+    model = train(workspace, tmp_path / "run", *SHORT, "--set", other)
+    record = read_header(model).record
+    frames = ase.io.read(workspace / "data.extxyz", ":")
+    ase.io.write(tmp_path / "rest.extxyz", [frames[index] for index in record["split"]["test"]])
+    figures = ("--ood", workspace / "other.extxyz", "--json", tmp_path / "a.json")
+    succeed("evaluate", model, tmp_path / "rest.extxyz", *figures)
+    expected = json.loads((tmp_path / "a.json").read_text())
+    for key in ("energy_auroc", "forces_auroc", "ood_energy_mae"):
+        assert record["ood"]["ether"][key] == pytest.approx(expected[key], rel=1e-3)
 
 
 def test_closed_form_needs_a_readout(workspace: Workspace, tmp_path: Path) -> None:

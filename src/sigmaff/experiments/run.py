@@ -74,7 +74,7 @@ def _finished(config: RunConfig, model_path: Path) -> RunResult:
 
 def _refuse_foreign_files(directory: Path, force: bool) -> None:
     """Files that a run would write and that no run of this directory has written."""
-    if not (directory / "backbone" / "checkpoint.safetensors").exists():
+    if not any(directory.glob("**/checkpoint.safetensors")):
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(directory / name, force)
 

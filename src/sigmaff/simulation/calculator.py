@@ -30,6 +30,8 @@ class Calculator(AseCalculator):
     | ``energies_uncertainty`` | (n_atoms,) | σ of the share of each atom, eV |
     | ``forces_uncertainty`` | (n_atoms, 3) | σ of each component, eV/Å |
     | ``stress_uncertainty`` | (6,) | σ of each component, eV/Å³; structures with a periodic cell |
+    | ``energy_ensemble`` | (n_members,) | eV, of every member of an ensemble, or dropout sample |
+    | ``forces_ensemble`` | (n_atoms, 3, n_members) | eV/Å, the same |
 
     A σ that the model does not estimate is absent, never zero. The model is only read: several calculators may share
     one, and a calculator can be deep-copied and pickled.
@@ -46,6 +48,8 @@ class Calculator(AseCalculator):
         "energies_uncertainty",
         "forces_uncertainty",
         "stress_uncertainty",
+        "energy_ensemble",
+        "forces_ensemble",
     ]
     default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto"}
     discard_results_on_any_change = True

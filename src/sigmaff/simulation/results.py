@@ -20,8 +20,9 @@ from sigmaff.prediction import Prediction
 
 Value = float | npt.NDArray[np.float64]
 PerAtom = Literal["arrays", "info"]
-PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty")
+PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty", "energy_ensemble")
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
+"""What is stored in a structure; the forces of all members are in a calculator's results alone."""
 
 
 def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
@@ -41,6 +42,10 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
         results["energies_uncertainty"] = _float64(prediction.node_energy_std)
     if prediction.forces_std is not None:
         results["forces_uncertainty"] = _float64(prediction.forces_std)
+    if prediction.energy_members is not None:
+        results["energy_ensemble"] = _float64(prediction.energy_members[0])
+    if prediction.forces_members is not None:
+        results["forces_ensemble"] = _float64(prediction.forces_members)
     for name, value in results.items():
         _require_finite(name, value, atoms)
     return results
@@ -92,7 +97,7 @@ def _require_finite(name: str, value: Value, atoms: Atoms) -> None:
     finite = np.isfinite(value)
     if finite.all():
         return
-    per_atom = finite.ndim > 0 and not name.startswith("stress")
+    per_atom = finite.ndim > 0 and not name.startswith(("stress", "energy"))
     where = f" of atom {np.argwhere(~finite)[0, 0]}" if per_atom else ""
     raise DataError(
         f"the model's {name}{where} in {atoms.symbols} is not a finite number; the structure is probably far from "
