@@ -61,7 +61,7 @@ def run(words: list[str]) -> None:
     if program in NOT_RUN or program == "python" or arguments[:1] == ["demo"]:
         return  # looked up by the other tests of this file; the demonstration has its own
     assert program == "sigmaff", f"{shlex.join(words)}: a document should tell how to run sigmaff"
-    if arguments[1].startswith(("examples/", "runs/")):  # minutes of training, and what follows on it
+    if arguments[1:] and arguments[1].startswith(("examples/", "runs/")):  # minutes of training, and what follows on it
         return
     outcome = sigmaff(*arguments)
     assert outcome.code == 0, f"{shlex.join(words)}: {outcome.err}"

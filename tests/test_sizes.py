@@ -5,7 +5,7 @@ from torch import nn
 
 from sigmaff.backbones import BackboneConfig, DimeNetPPConfig, NequIPConfig, SchNetConfig
 from sigmaff.data import DatasetStatistics
-from sigmaff.heads import LNK, DeterministicConfig, HeadConfig, LNKConfig
+from sigmaff.heads import LNK, DeterministicConfig, EvidentialConfig, HeadConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig
 
 STATISTICS = DatasetStatistics(
@@ -39,8 +39,7 @@ def test_with_a_readout(backbone: BackboneConfig, one_output: int, four_outputs:
     potential = potential_with(backbone, DeterministicConfig())
     assert n_parameters(potential) == one_output
     assert all(parameter.requires_grad for parameter in potential.parameters())
-    readout = potential.backbone.embedding.readout(n_outputs=4)
-    assert n_parameters(potential.backbone) + n_parameters(readout) == four_outputs
+    assert n_parameters(potential_with(backbone, EvidentialConfig())) == four_outputs
 
 
 @pytest.mark.parametrize(
