@@ -12,6 +12,8 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+import contract
+from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
 from sigmaff.evaluation import (
     Evaluation,
@@ -26,6 +28,7 @@ from sigmaff.evaluation import (
     summarize,
 )
 from sigmaff.graph import AtomicGraph, Labels, batch_graphs, build_graph
+from sigmaff.heads import LNKConfig
 from sigmaff.prediction import ForcesStd, Prediction, Provenance
 
 CUTOFF = 20.0
@@ -354,6 +357,23 @@ def test_an_isolated_atom_has_exact_forces_and_no_say_in_their_std() -> None:
         assert summary[key] == reference[key]
     assert summary["forces_mae"] == pytest.approx(reference["forces_mae"] * without.n_atoms / alone.n_atoms)
     assert calibrate_evaluation(alone)[1] == calibrate_evaluation(without)[1]
+
+
+def test_rounding_is_no_std() -> None:
+    """The force on the carbon of a straight, symmetric CO2 vanishes; its σ is what float32 leaves of a difference."""
+    head = LNKConfig(kernel="rbf+linear", mean="residual", n_inducing=12, n_samples=16, n_frequencies=64)
+    potential = contract.Case(backbone=contract.BACKBONES[0], head=head).build()
+    potential.set_precision(torch.float32)
+    axis = np.array([0.48, 0.6, 0.64])
+    frames = [Atoms("COO", positions=[0 * axis, length * axis, -length * axis]) for length in (1.1, 1.17, 1.3)]
+    data = GraphDataset(contract.labelled(frames), potential.cutoff)
+    graph, _ = data.batch(range(3))
+    predicted = potential.predict(graph, forces_std="exact").forces_std[graph.atomic_numbers == 6]
+    assert 0 < float(predicted.max()) < 1e-4
+    evaluation = evaluate_model(potential, data, name="straight", forces_std="exact")
+    carbon = evaluation.atomic_numbers == 6
+    assert (evaluation.forces_std_raw[carbon] == 0).all()
+    assert (evaluation.forces_std_raw[~carbon] > 0).all()
 
 
 def test_all_std_zero_is_not_an_estimate() -> None:

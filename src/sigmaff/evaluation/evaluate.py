@@ -25,6 +25,9 @@ from sigmaff.prediction import (
 
 IntArray = npt.NDArray[np.int64]
 
+RESOLUTION = 1e-5
+"""Of force σ, in units of its rms. A σ is the root of a difference: of the seven digits of float32 it keeps half."""
+
 
 class LabelledGraphs(Protocol):
     """All that an evaluation knows of a data set."""
@@ -136,7 +139,7 @@ def evaluate_model(
         energy_std_raw=_joined([prediction.energy_std]),
         forces=_joined([known.forces for known in labels]),
         forces_predicted=_float64(prediction.forces),
-        forces_std_raw=_joined([prediction.forces_std]),
+        forces_std_raw=_resolved(_joined([prediction.forces_std])),
         node_energy_std_raw=_joined([prediction.node_energy_std]),
         stress_error=_difference(_joined([prediction.stress]), _joined([known.stress for known in labels])),
         energy_calibration=energy_calibration,
@@ -205,6 +208,14 @@ def _joined(tensors: Sequence[Tensor | None]) -> FloatArray | None:
     """The batches of one quantity as one array; what one batch lacks, the whole lacks."""
     present = [_float64(tensor) for tensor in tensors if tensor is not None]
     return np.concatenate(present) if len(present) == len(tensors) else None
+
+
+def _resolved(std: FloatArray | None) -> FloatArray | None:
+    """With 0 for what is rounding: σ of a force that vanishes by symmetry, so that only labels could tell it from 0."""
+    if std is None:
+        return None
+    rounding = (std >= 0) & (std <= RESOLUTION * np.sqrt(np.square(std).mean()))
+    return np.where(rounding, 0.0, std)
 
 
 def _difference(predicted: FloatArray | None, true: FloatArray | None) -> FloatArray | None:
