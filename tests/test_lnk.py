@@ -283,6 +283,25 @@ class TestPosterior:
         close(together[0], apart.sum(), **EXACT)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_of_several_embeddings_of_an_atom_the_sum_is_compared(kernel: str):
+    """A head of a backbone with three blocks says of their features what one of a single block says of their sum."""
+    single = lnk(kernel=kernel, mean="constant")
+    blocks = Embedding(n_features=N_FEATURES, n_blocks=3, activation=EMBEDDING.activation)
+    several = LNK(single.config, blocks, ELEMENTS).eval()
+    several.load_state_dict(single.state_dict())
+    h = torch.randn(GRAPH.n_atoms, 3, N_FEATURES, dtype=torch.float64)
+    tangents = torch.randn(2, *h.shape, dtype=torch.float64)
+    ours, expected = several(h.flatten(1), GRAPH), single(h.sum(1), GRAPH)
+    close(ours.mean, expected.mean, **EXACT)
+    close(ours.variance, expected.variance, **EXACT)
+    close(
+        several.slope_variance(h.flatten(1), tangents.flatten(2), GRAPH),
+        single.slope_variance(h.sum(1), tangents.sum(2), GRAPH),
+        **EXACT,
+    )
+
+
 @pytest.mark.parametrize("kernel", ["rbf", "matern52"])
 def test_far_from_all_data_the_prior_comes_back(kernel: str):
     variance = lnk(kernel=kernel)(embeddings(1) + 1e3, atoms_of([6], [1])).variance

@@ -1,0 +1,68 @@
+"""Silicon: a model trained on the training set of mlearn, on its test set, with σ calibrated in two ways.
+
+sigmaff train examples/silicon.yaml
+python benchmarks/silicon.py runs/silicon/model.sigmaff
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from timing import describe_machine
+
+from sigmaff.cli.progress import Terminal
+from sigmaff.data import DataSource, LabelledStructures, read_structures
+from sigmaff.evaluation import Summary, summarize
+from sigmaff.experiments.evaluate import calibrate, dataset_for, evaluate_on
+from sigmaff.model_file import load
+from sigmaff.potential import Model
+
+MEASURES = {
+    "MAE": "mae",
+    "calibration score, raw": "calibration_raw",
+    "calibration score": "calibration",
+    "coverage of 68 %": "coverage_68",
+    "coverage of 95 %": "coverage_95",
+    "Spearman of σ and absolute error": "spearman",
+}
+
+
+def summary(model: Model, structures: LabelledStructures, terminal: Terminal) -> Summary:
+    return summarize(evaluate_on(model, dataset_for(model, structures), name="test", listener=terminal))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    arguments = parser.parse_args()
+    data = Path(os.environ["SIGMAFF_DATA"]) / "mlearn"
+    model = load(arguments.model)
+    training, test = (read_structures(DataSource(path=data / f"Si_{part}.extxyz")) for part in ("training", "test"))
+    order = np.random.default_rng(0).permutation(len(test))
+    halves = [test.subset(np.sort(half)) for half in np.array_split(order, 2)]
+    columns: dict[str, list[Summary]] = {}
+    with Terminal(Console(stderr=True)) as terminal:
+        validation = training.subset(model.record["split"]["validation"])
+        calibrate(model, dataset_for(model, validation), "quantile", terminal)
+        columns["σ calibrated on validation structures"] = [summary(model, test, terminal)]
+        columns["on one half of the test set, tested on the other (mean of both ways)"] = found = []
+        for own, other in (halves, halves[::-1]):
+            calibrate(model, dataset_for(model, own), "quantile", terminal)
+            found.append(summary(model, other, terminal))
+    print(f"{len(test)} structures; energy / forces in eV and eV/Å; {describe_machine()}\n")
+    per_atom = columns["σ calibrated on validation structures"][0]["energy_mae_per_atom"]
+    print(f"energy MAE per atom {1e3 * float(per_atom):.2f} meV\n\n| | {' | '.join(columns)} |\n|---|---|---|")
+    for label, key in MEASURES.items():
+        cells = [
+            " / ".join(
+                f"{np.mean([float(s[f'{quantity}_{key}']) for s in found]):.3f}" for quantity in ("energy", "forces")
+            )
+            for found in columns.values()
+        ]
+        print(f"| {label} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
