@@ -12,7 +12,7 @@ from sigmaff.experiments.datasets import RunData, load_data
 from sigmaff.experiments.evaluate import dataset_for
 from sigmaff.experiments.make import Listener
 from sigmaff.experiments.methods import METHODS, Method
-from sigmaff.experiments.run import run, run_with
+from sigmaff.experiments.run import RunResult, run, run_with
 from sigmaff.experiments.settings import RunConfig
 from sigmaff.model_file import load, load_potential
 from sigmaff.potential import Model
@@ -108,7 +108,7 @@ def _sampling(method: Method, source: Path) -> Callable[..., tuple[Model, dict[s
     return make
 
 
-def _finished(result: Any) -> Path:
+def _finished(result: RunResult | None) -> Path:
     if result is None:
         raise ConfigError("methods are compared in one process: set training.devices to 1")
     return result.model_path

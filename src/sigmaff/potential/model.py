@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
 from sigmaff.prediction import Calibration, ForcesStd, Prediction, calibrated
 
@@ -43,15 +44,29 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def device(self) -> torch.device: ...
 
-    @abstractmethod
     def predict_raw(
         self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
     ) -> Prediction:
-        """Energies, forces and the method's own σ in eV and Å, before calibration.
+        """Energies, forces and the method's own σ in eV and Å, before calibration; as in evaluation mode.
 
         Elements that the model was not trained on have no reference energy: an error, or with ``unseen_elements`` an
         energy that is NaN, beside forces that mean nothing and a σ that should say so.
         """
+        if torch.is_inference_mode_enabled():
+            raise SigmaffError("forces are derivatives: predict under torch.no_grad(), not torch.inference_mode()")
+        was_training = self.training
+        try:
+            if was_training:
+                self.eval()
+            with torch.no_grad():
+                return self._predict(graph, forces_std, unseen_elements=unseen_elements)
+        finally:
+            if was_training:
+                self.train()
+
+    @abstractmethod
+    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+        """What ``predict_raw`` says, in evaluation mode and without gradients of weights."""
 
     def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
         """Energies, forces and calibrated σ in eV and Å."""

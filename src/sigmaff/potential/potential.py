@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
 from sigmaff.data import DatasetStatistics
-from sigmaff.errors import DataError, SigmaffError
+from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.ops import scatter_sum
@@ -125,17 +125,7 @@ class Potential(Model):
             forces = (labels.forces / self.statistics.scale).to(self.dtype)
         return energy, forces
 
-    @torch.no_grad()
-    def predict_raw(
-        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
-    ) -> Prediction:
-        if torch.is_inference_mode_enabled():
-            raise SigmaffError("forces are derivatives: predict under torch.no_grad(), not torch.inference_mode()")
-        if self.training:  # without dropout, whatever the mode the potential is in
-            try:
-                return self.eval().predict_raw(graph, forces_std=forces_std, unseen_elements=unseen_elements)
-            finally:
-                self.train()
+    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             distribution, features, forces, virial = self.derivatives(graph)

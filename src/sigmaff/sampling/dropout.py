@@ -66,15 +66,8 @@ class MonteCarloDropout(Model):
     def device(self) -> torch.device:
         return self.potential.device
 
-    def predict_raw(
-        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
-    ) -> Prediction:
+    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
         """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""
-        if self.training:
-            try:
-                return self.eval().predict_raw(graph, forces_std=forces_std, unseen_elements=unseen_elements)
-            finally:
-                self.train()
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))
         samples: list[Prediction] = []

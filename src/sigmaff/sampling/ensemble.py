@@ -72,15 +72,7 @@ class Ensemble(Model):
             raise ConfigError("only an ensemble of potentials with deterministic heads can be compiled")
         self._compiled = torch.compile(_Networks(self.potentials), dynamic=True)
 
-    @torch.no_grad()
-    def predict_raw(
-        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
-    ) -> Prediction:
-        if self.training:
-            try:
-                return self.eval().predict_raw(graph, forces_std=forces_std, unseen_elements=unseen_elements)
-            finally:
-                self.train()
+    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
         if self._compiled is None:
             predictions = [
