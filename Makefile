@@ -9,7 +9,7 @@ demo: install
 	$(BIN)/sigmaff demo
 
 test: install-dev lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: install-dev
 	$(BIN)/ruff check .
