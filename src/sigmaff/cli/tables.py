@@ -18,7 +18,7 @@ from sigmaff.units import KCAL_PER_MOL
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
 
-MAIN_COLUMNS = ("E MAE", "F MAE", "E calibration", "F calibration", "AUROC", "ms")
+MAIN_COLUMNS = ("MAE", "calibration", "AUROC", "ms")
 
 ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energies, unit of forces
     ("MAE", "mae", "eV", "eV/Å"),

@@ -1,6 +1,5 @@
 """A comparison of methods as a table: JSON, Markdown, HTML."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,57 +10,64 @@ from sigmaff.files import write_json, written_whole
 from sigmaff.report import write_table_page
 from sigmaff.units import KCAL_PER_MOL
 
+Value = Callable[[Cell], float | None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One measure of all methods."""
+    """One measure of all methods: of energies and of forces, or of the whole."""
 
     label: str
-    value: Callable[[Cell], float | None]
+    values: tuple[Value, ...]
     digits: int = 3
 
     def text(self, cell: Cell) -> str:
-        value = None if cell.failed is not None else self.value(cell)
-        return "–" if value is None or not math.isfinite(value) else f"{value:.{self.digits}f}"
+        found = [None if cell.failed is not None else value(cell) for value in self.values]
+        if all(number is None for number in found):
+            return "–"
+        return " / ".join("–" if number is None else f"{number:.{self.digits}f}" for number in found)
 
 
-def _metric(key: str, scale: float = 1.0) -> Callable[[Cell], float | None]:
-    def value(cell: Cell) -> float | None:
-        found = cell.record.get("metrics", {}).get(key)
-        return None if found is None else scale * found
+def _metrics(key: str, scale: float = 1.0) -> tuple[Value, Value]:
+    """Of energies, and of forces."""
 
-    return value
+    def of(quantity: str) -> Value:
+        def value(cell: Cell) -> float | None:
+            found = cell.record.get("metrics", {}).get(f"{quantity}_{key}")
+            return None if found is None else scale * found
+
+        return value
+
+    return of("energy"), of("forces")
 
 
-def _ood(name: str, key: str) -> Callable[[Cell], float | None]:
-    return lambda cell: cell.record.get("ood", {}).get(name, {}).get(key)
+def _auroc(name: str) -> tuple[Value, Value]:
+    """By energy σ per atom, and by force σ."""
+    return (
+        lambda cell: cell.record.get("ood", {}).get(name, {}).get("energy_auroc"),
+        lambda cell: cell.record.get("ood", {}).get(name, {}).get("forces_auroc"),
+    )
 
 
 def columns(cells: Sequence[Cell]) -> list[Column]:
-    """All measures; energies in kcal/mol, so that errors can be held against the literature."""
-    found = []
-    for quantity, unit, letter in (("energy", "kcal/mol", "E"), ("forces", "kcal/mol/Å", "F")):
-        found += [
-            Column(label=f"{letter} MAE ({unit})", value=_metric(f"{quantity}_mae", 1.0 / KCAL_PER_MOL), digits=4),
-            Column(label=f"{letter} calibration, raw", value=_metric(f"{quantity}_calibration_raw")),
-            Column(label=f"{letter} calibration", value=_metric(f"{quantity}_calibration")),
-            Column(label=f"{letter} NLL", value=_metric(f"{quantity}_nll"), digits=2),
-            Column(label=f"{letter} CRPS ({unit})", value=_metric(f"{quantity}_crps", 1.0 / KCAL_PER_MOL), digits=4),
-            Column(label=f"{letter} Spearman", value=_metric(f"{quantity}_spearman")),
-        ]
-    sets = list(dict.fromkeys(name for cell in cells for name in cell.record.get("ood", {})))
-    for name in sets:
-        found += [
-            Column(label=f"AUROC {name}, E σ per atom", value=_ood(name, "energy_auroc"), digits=4),
-            Column(label=f"AUROC {name}, F σ", value=_ood(name, "forces_auroc"), digits=4),
-        ]
+    """All measures, energies / forces; in kcal/mol and Å, so that errors can be held against the literature."""
+    sets = dict.fromkeys(name for cell in cells for name in cell.record.get("ood", {}))
     return [
-        *found,
-        Column(label="ms, E + F + E σ", value=lambda cell: cell.milliseconds.get("none"), digits=2),
-        Column(label="ms, with F σ", value=lambda cell: cell.milliseconds.get("auto"), digits=2),
-        Column(label="training (min)", value=lambda cell: cell.training_seconds / 60, digits=1),
-        Column(label="fit (s)", value=lambda cell: cell.fit_seconds, digits=0),
-        Column(label="parameters", value=lambda cell: cell.n_parameters, digits=0),
+        Column(label="MAE (kcal/mol, /Å)", values=_metrics("mae", 1.0 / KCAL_PER_MOL), digits=4),
+        Column(label="calibration, raw", values=_metrics("calibration_raw")),
+        Column(label="calibration", values=_metrics("calibration")),
+        Column(label="NLL (eV, eV/Å)", values=_metrics("nll"), digits=2),
+        Column(label="CRPS (kcal/mol, /Å)", values=_metrics("crps", 1.0 / KCAL_PER_MOL), digits=4),
+        Column(label="Spearman", values=_metrics("spearman")),
+        *(Column(label=f"AUROC {name}", values=_auroc(name), digits=4) for name in sets),
+        Column(
+            label="ms: with energy σ / every σ",
+            values=(lambda cell: cell.milliseconds.get("none"), lambda cell: cell.milliseconds.get("auto")),
+            digits=2,
+        ),
+        Column(label="training (min)", values=(lambda cell: cell.training_seconds / 60,), digits=1),
+        Column(label="fit (s)", values=(lambda cell: cell.fit_seconds,), digits=0),
+        Column(label="parameters", values=(lambda cell: cell.n_parameters,), digits=0),
     ]
 
 
