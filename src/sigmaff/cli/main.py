@@ -5,11 +5,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
 from sigmaff import __version__
+from sigmaff.cli.methods import compare, ensemble, methods
+from sigmaff.cli.options import (
+    BatchSize,
+    DataArgument,
+    Device,
+    EnergiesOnly,
+    EnergyKey,
+    EnergyUnit,
+    Force,
+    ForcesKey,
+    ForcesStdOption,
+    FormatOption,
+    LengthUnit,
+    ModelArgument,
+    OodOption,
+    console,
+    errors,
+)
 from sigmaff.cli.reading import Reading
 from sigmaff.errors import SigmaffError
 
@@ -17,9 +34,6 @@ if TYPE_CHECKING:
     from sigmaff.data import DataSource, GraphDataset
     from sigmaff.evaluation import Evaluation
     from sigmaff.potential import Model
-
-console = Console(highlight=False, markup=False, emoji=False)  # texts hold paths of users: nothing in them is a command
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 class Commands(TyperGroup):
@@ -48,21 +62,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-ModelArgument = Annotated[Path, typer.Argument(help="a model file, *.sigmaff", show_default=False)]
-DataArgument = Annotated[Path, typer.Argument(help="labelled structures", show_default=False)]
-FormatOption = Annotated[str, typer.Option(help="layout of the data files; auto goes by their ending")]
-EnergyUnit = Annotated[str | None, typer.Option(help="unit of energies in the data files, if not the layout's own")]
-LengthUnit = Annotated[str | None, typer.Option(help="unit of lengths in the data files")]
-EnergyKey = Annotated[str | None, typer.Option(help="name of the energy in the data files")]
-ForcesKey = Annotated[str | None, typer.Option(help="name of the forces in the data files")]
-EnergiesOnly = Annotated[bool, typer.Option("--energies-only", help="the data file needs no forces")]
-OodOption = Annotated[Path | None, typer.Option(help="structures unlike the training set, to be told apart by σ")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
-Force = Annotated[bool, typer.Option("--force", help="replace existing files")]
-ForcesStdOption = Annotated[
-    Literal["auto", "exact", "sampled", "none"], typer.Option("--forces-std", help="how σ of forces is computed")
-]
-BatchSize = Annotated[int, typer.Option(min=1, help="structures at once, at most")]
 
 
 def main() -> None:
@@ -259,65 +258,8 @@ def predict(
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 
 
-@app.command()
-def methods(
-    backbone: Annotated[str, typer.Option(help="backbone to count parameters on")] = "schnet",
-) -> None:
-    """List the methods that put a σ on energies and forces, and what to expect of each."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from sigmaff.backbones import BACKBONES, BackboneConfig
-    from sigmaff.cli.tables import methods_table
-
-    try:
-        config = TypeAdapter[BackboneConfig](BackboneConfig).validate_python({"name": backbone})
-    except ValidationError:
-        raise SigmaffError(f"no backbone {backbone!r} to count on; known: {', '.join(BACKBONES)}") from None
-    console.print(methods_table(config))
-
-
-@app.command()
-def compare(
-    config: Annotated[Path, typer.Argument(help="a YAML file, as for train", show_default=False)],
-    methods: Annotated[
-        list[str] | None, typer.Option("--methods", help="a method, or all (may be repeated); see 'sigmaff methods'")
-    ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="override a key (may be repeated)")] = None,
-    output: Annotated[Path | None, typer.Option(help="directory of the comparison, instead of the file's")] = None,
-    force: Force = False,
-) -> None:
-    """Train or fit methods on the same structures and compare them. Finished methods are kept."""
-    from sigmaff import config as configuration
-    from sigmaff.cli.progress import Terminal
-    from sigmaff.cli.tables import comparison_table
-    from sigmaff.experiments.compare import compare as run_comparison
-    from sigmaff.experiments.comparison import write_comparison
-
-    settings = configuration.read_config(config, set_ or [], {} if output is None else {"output": output})
-    with Terminal(console) as terminal:
-        cells = run_comparison(settings, methods or ["all"], terminal, force=force)
-    paths = write_comparison(settings.output, cells)
-    console.print(comparison_table(cells))
-    console.print("\n".join(f"{path}" for path in paths), soft_wrap=True)
-
-
-@app.command()
-def ensemble(
-    models: Annotated[list[Path], typer.Argument(help="model files of the members", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="the model file to write", show_default=False)],
-    force: Force = False,
-) -> None:
-    """Join models into an ensemble, whose σ is their disagreement. Calibrate it then on held-out structures."""
-    from sigmaff.files import refuse_overwrite
-    from sigmaff.model_file import load_potential, save
-    from sigmaff.sampling import Ensemble
-
-    refuse_overwrite(output, force)
-    joined = Ensemble([load_potential(model) for model in models])
-    joined.record = {"members": [{"file": str(model)} for model in models]}
-    save(joined, output, force=force)
-    console.print(f"ensemble of {len(models)}: {output}", soft_wrap=True)
-    console.print("its σ is raw: calibrate it on held-out structures with 'sigmaff calibrate'")
+for command in (methods, compare, ensemble):
+    app.command()(command)
 
 
 @app.command()
