@@ -97,3 +97,13 @@ def _train(potential: Potential, data: GraphDataset) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def joined(one: LabelledStructures, other: LabelledStructures) -> LabelledStructures:
+    return LabelledStructures(
+        structures=one.structures + other.structures,
+        energy=np.concatenate([one.energy, other.energy]),
+        forces=one.forces + other.forces,
+        source=one.source,
+        frame_index=np.arange(len(one) + len(other)),
+    )

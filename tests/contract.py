@@ -76,6 +76,13 @@ BREAKS: dict[str, set[str]] = {
 }
 """By method, what does not hold, for reasons that lie in the method."""
 
+STATISTICS = DatasetStatistics(
+    elements=(1, 6, 7, 8),
+    reference_energies={1: -13.6, 6: -1029.0, 7: -1485.0, 8: -2042.0},
+    scale=0.7,
+    mean_neighbors=8.0,
+    n_structures=100,
+)
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 """float64, the same numbers added in another order."""
 FINITE_DIFFERENCE = {"rtol": 1e-5, "atol": 1e-7}
@@ -118,19 +125,12 @@ CASES_WITH_STD = [case for case in CASES if HEAD_CLASSES[case.head.name].kind is
 
 @cache
 def _build(case: Case) -> Potential:
-    statistics = DatasetStatistics(
-        elements=(1, 6, 7, 8),
-        reference_energies={1: -13.6, 6: -1029.0, 7: -1485.0, 8: -2042.0},
-        scale=0.7,
-        mean_neighbors=8.0,
-        n_structures=100,
-    )
     with torch.random.fork_rng():
         torch.manual_seed(1)
         lnk = issubclass(HEAD_CLASSES[case.head.name], LNK)
         solved = case.head.trained == "solved" and not lnk
         head = DeterministicConfig() if solved else case.head
-        potential = Potential(PotentialConfig(backbone=case.backbone, head=head), statistics)
+        potential = Potential(PotentialConfig(backbone=case.backbone, head=head), STATISTICS)
         potential.set_precision(torch.float64)
         frames = [displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)]
         if solved:
@@ -143,8 +143,7 @@ def _build(case: Case) -> Potential:
 def labelled(frames: list[Atoms]) -> LabelledStructures:
     """Frames with energies and forces that mean nothing, near to what an untrained potential says."""
     generator = np.random.default_rng(3)
-    references = {1: -13.6, 6: -1029.0, 7: -1485.0, 8: -2042.0}
-    energies = [sum(references[z] for z in atoms.numbers) + generator.normal() for atoms in frames]
+    energies = [sum(STATISTICS.reference_energies[z] for z in atoms.numbers) + generator.normal() for atoms in frames]
     return LabelledStructures(
         structures=tuple(frames),
         energy=np.array(energies),

@@ -1,5 +1,7 @@
 """What tests of single heads share: a head on features made by hand, and small potentials that are trained a little."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from ase import Atoms
@@ -11,7 +13,9 @@ from sigmaff.backbones import BackboneConfig
 from sigmaff.data import GraphDataset
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import HeadConfig
+from sigmaff.model_file import load, save
 from sigmaff.potential import Potential
+from sigmaff.prediction import Prediction
 from sigmaff.readout import Embedding
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Objective, load_batch
@@ -76,3 +80,15 @@ def losses_in_training(potential: Potential, n_steps: int) -> list[float]:
         losses.append(loss.item())
     objective.eval()
     return losses
+
+
+def train_and_reload(potential: Potential, dtype: torch.dtype, path: Path) -> tuple[Prediction, Prediction]:
+    """Predictions of a potential after a few steps with forces in the loss, which must fall, and of its file."""
+    potential.set_precision(dtype)
+    losses = losses_in_training(potential, n_steps=6)
+    assert losses[-1] < losses[0]
+    save(potential, path)
+    loaded = load(path)
+    assert loaded.config == potential.config
+    graph = graph_of(ETHANOL, WATER)
+    return potential.predict(graph), loaded.predict(graph)

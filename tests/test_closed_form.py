@@ -12,7 +12,7 @@ import torch
 from ase import Atoms
 from scipy.stats import multivariate_normal
 
-from conftest import Trained
+from conftest import Trained, joined
 from contract import graph_of
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
@@ -342,16 +342,6 @@ class TestFit:
         )
         assert seen == sorted(seen)
         assert seen[-1] == (len(train) + len(held_out), len(train) + len(held_out))
-
-
-def joined(one: LabelledStructures, other: LabelledStructures) -> LabelledStructures:
-    return LabelledStructures(
-        structures=one.structures + other.structures,
-        energy=np.concatenate([one.energy, other.energy]),
-        forces=one.forces + other.forces,
-        source=one.source,
-        frame_index=np.arange(len(one) + len(other)),
-    )
 
 
 def test_a_data_set_of_one_structure_can_be_held_out(trained: Trained):

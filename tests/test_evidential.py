@@ -12,11 +12,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from contract import AMMONIA, BACKBONES, ETHANOL, EXACT, FINITE_DIFFERENCE, WATER, Case, graph_of
-from head_case import bags, far_copies, losses_in_training, numerical_forces, plain_embedding, potential_with
+from head_case import (
+    bags,
+    far_copies,
+    numerical_forces,
+    plain_embedding,
+    potential_with,
+    train_and_reload,
+)
 from sigmaff.backbones import BackboneConfig
 from sigmaff.heads import DeterministicConfig, Evidential, EvidentialConfig
 from sigmaff.heads.evidential import FLOOR, NormalInverseGamma
-from sigmaff.model_file import load, save
 
 close = torch.testing.assert_close
 PARAMETERS = [(0.3, 0.7, 1.6, 0.4), (-1.0, 2.5, 3.0, 1.2), (5.0, 0.2, 7.0, 0.05)]  # γ, v, α, β
@@ -205,15 +211,9 @@ def test_std_of_far_copies_grows_neither_as_n_nor_as_its_root(backbone: Backbone
 def test_trains_on_energies_and_forces_and_survives_its_file(
     backbone: BackboneConfig, dtype: torch.dtype, tmp_path: Path
 ):
-    potential = potential_with(backbone, EvidentialConfig(std="total"))
-    potential.set_precision(dtype)
-    losses = losses_in_training(potential, n_steps=6)
-    assert losses[-1] < losses[0]
-    save(potential, tmp_path / "model.sigmaff")
-    loaded = load(tmp_path / "model.sigmaff")
-    graph = graph_of(ETHANOL, WATER)
-    before, after = potential.predict(graph), loaded.predict(graph)
-    assert loaded.config == potential.config
+    before, after = train_and_reload(
+        potential_with(backbone, EvidentialConfig(std="total")), dtype, tmp_path / "model.sigmaff"
+    )
     assert after.provenance.kind == "total"
     for name in ("energy", "forces", "node_energy", "energy_std"):
         assert torch.equal(getattr(before, name), getattr(after, name)), name

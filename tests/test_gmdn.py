@@ -11,11 +11,17 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.nn import functional
 
 from contract import BACKBONES, ETHANOL, EXACT, FINITE_DIFFERENCE, SINGLE, WATER, graph_of
-from head_case import bags, far_copies, losses_in_training, numerical_forces, plain_embedding, potential_with
+from head_case import (
+    bags,
+    far_copies,
+    numerical_forces,
+    plain_embedding,
+    potential_with,
+    train_and_reload,
+)
 from sigmaff.backbones import BackboneConfig
 from sigmaff.heads import GMDN, GMDNConfig
 from sigmaff.heads.gmdn import GaussianMixture
-from sigmaff.model_file import load, save
 
 close = torch.testing.assert_close
 HEAD = GMDNConfig(n_components=4, n_hidden=8)
@@ -198,14 +204,6 @@ def test_energies_of_far_copies_do_not_add(backbone: BackboneConfig):
 def test_trains_on_energies_and_forces_and_survives_its_file(
     backbone: BackboneConfig, dtype: torch.dtype, tmp_path: Path
 ):
-    potential = potential_with(backbone, HEAD)
-    potential.set_precision(dtype)
-    losses = losses_in_training(potential, n_steps=6)
-    assert losses[-1] < losses[0]
-    save(potential, tmp_path / "model.sigmaff")
-    loaded = load(tmp_path / "model.sigmaff")
-    graph = graph_of(ETHANOL, WATER)
-    before, after = potential.predict(graph), loaded.predict(graph)
-    assert loaded.config == potential.config
+    before, after = train_and_reload(potential_with(backbone, HEAD), dtype, tmp_path / "model.sigmaff")
     for name in ("energy", "forces", "energy_std"):
         assert torch.equal(getattr(before, name), getattr(after, name)), name

@@ -15,7 +15,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage as sklearn_shrinkage
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import NearestNeighbors
 
-from conftest import Trained
+from conftest import Trained, joined
 from contract import displaced, graph_of
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError, DataError
@@ -293,16 +293,6 @@ def labelled(atoms: Atoms) -> LabelledStructures:
         forces=(np.zeros((len(atoms), 3)),),
         source="one",
         frame_index=np.arange(1),
-    )
-
-
-def joined(one: LabelledStructures, other: LabelledStructures) -> LabelledStructures:
-    return LabelledStructures(
-        structures=one.structures + other.structures,
-        energy=np.concatenate([one.energy, other.energy]),
-        forces=one.forces + other.forces,
-        source=one.source,
-        frame_index=np.arange(len(one) + len(other)),
     )
 
 

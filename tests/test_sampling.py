@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ase import Atoms
 from torch import Tensor, nn
 
 from contract import AMMONIA, BACKBONES, CRYSTAL, CUTOFF, ETHANOL, EXACT, WATER, Case, graph_of
+from head_case import far_copies
 from sigmaff.backbones import BackboneConfig, SchNetConfig
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, batch_graphs
@@ -91,8 +91,7 @@ class TestEnsemble:
 
     def test_std_of_far_copies_grows_as_their_number(self):
         ensemble = Ensemble([member(seed) for seed in range(4)])
-        copies = sum((translated(ETHANOL, 17.0 * n) for n in range(1, 5)), translated(ETHANOL, 0.0))
-        one, five = (ensemble.predict(graph_of(atoms)).energy_std for atoms in (ETHANOL, copies))
+        one, five = (ensemble.predict(graph_of(far_copies(ETHANOL, n))).energy_std for n in (1, 5))
         close(five, 5.0 * one, rtol=1e-9, atol=0.0)
 
     def test_one_is_no_ensemble(self):
@@ -121,12 +120,6 @@ class TestEnsemble:
         potentials = [Case(backbone=BACKBONES[0], head=LNK_HEAD).build() for _ in range(2)]
         with pytest.raises(ConfigError, match="deterministic heads"):
             Ensemble(potentials).compile()
-
-
-def translated(atoms: Atoms, distance: float) -> Atoms:
-    moved = atoms.copy()
-    moved.positions[:, 0] += distance
-    return moved
 
 
 def dropping(
@@ -160,7 +153,7 @@ class TestMonteCarloDropout:
         assert not torch.equal(other.forces, first.forces)
 
     @pytest.mark.parametrize("backbone", BACKBONES, ids=lambda c: f"{c.name}-{getattr(c, 'l_max', '')}")
-    def test_turning_and_reordering(self, backbone: BackboneConfig):
+    def test_turning_and_moving(self, backbone: BackboneConfig):
         """With one seed, rotations, reflections and translations keep the energy and its σ exactly."""
         model = dropping(backbone, n_samples=3)
         matrix = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
@@ -172,6 +165,15 @@ class TestMonteCarloDropout:
         close(after.forces, before.forces @ torch.as_tensor(matrix).T, **EXACT)
         turned_members = torch.einsum("ab,nbm->nam", torch.as_tensor(matrix), before.forces_members)
         close(after.forces_members, turned_members, **EXACT)
+
+    def test_order_and_number_of_atoms_change_the_masks(self):
+        """So relabelling and far copies, which must change nothing, do: by less than the spread of the samples."""
+        model = dropping(n_samples=20)
+        one, reordered = model.predict(graph_of(ETHANOL)), model.predict(graph_of(ETHANOL[::-1]))
+        two = model.predict(graph_of(far_copies(ETHANOL, 2)))
+        spread = float(one.energy_std)
+        assert 1e-4 * spread < abs(float(reordered.energy - one.energy)) < 2.0 * spread
+        assert 1e-4 * spread < abs(float(two.energy - 2.0 * one.energy)) < 4.0 * spread
 
     def test_forces_are_slopes_of_the_energy(self):
         model, step = dropping(n_samples=3), 1e-4

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from ase import Atoms
 from torch import Tensor, nn
 
-from contract import AMMONIA, ETHANOL, EXACT, WATER, displaced, give_posterior, graph_of, predicted
+from contract import AMMONIA, ETHANOL, EXACT, STATISTICS, WATER, displaced, give_posterior, graph_of, predicted
+from head_case import far_copies
 from sigmaff.backbones import BackboneConfig, CoordinatesConfig, SchNetConfig
-from sigmaff.data import DatasetStatistics, GraphDataset, compute_statistics
+from sigmaff.data import GraphDataset, compute_statistics
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import SVGP, SVGPConfig
@@ -198,30 +198,13 @@ def test_says_how_it_is_trained(freeze: bool, trained: str):
 def potential_on(backbone: BackboneConfig, kernel: str = "rbf") -> Potential:
     """float64, with a random posterior."""
     head = SVGPConfig(kernel=kernel, n_inducing=10, n_samples=400, n_frequencies=1000)
-    statistics = DatasetStatistics(
-        elements=(1, 6, 7, 8),
-        reference_energies={1: -13.6, 6: -1029.0, 7: -1485.0, 8: -2042.0},
-        scale=0.7,
-        mean_neighbors=8.0,
-        n_structures=100,
-    )
-    potential = Potential(PotentialConfig(backbone=backbone, head=head), statistics)
+    potential = Potential(PotentialConfig(backbone=backbone, head=head), STATISTICS)
     potential.set_precision(torch.float64)
     graph = graph_of(*[displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)])
     with torch.no_grad():
         potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
         give_posterior(potential.head.process)
     return potential.eval()
-
-
-def copies_of(atoms: Atoms, n: int) -> Atoms:
-    """Far from each other."""
-    together = Atoms()
-    for index in range(n):
-        copy = atoms.copy()
-        copy.positions += [17.0 * index, 0.0, 0.0]
-        together += copy
-    return together
 
 
 @pytest.mark.parametrize("backbone", [SCHNET, CoordinatesConfig(n_atoms=9)], ids=lambda config: config.name)
@@ -267,7 +250,7 @@ class TestWhatItLacks:
         potential = potential_on(SCHNET)
         prior = 0.7 * math.exp(potential.head.process.kernel.log_scale.item())
         std = [
-            float(potential.predict(graph_of(copies_of(ETHANOL, n)), forces_std="none").energy_std)
+            float(potential.predict(graph_of(far_copies(ETHANOL, n)), forces_std="none").energy_std)
             for n in (1, 2, 4, 64)
         ]
         assert std[-1] == pytest.approx(prior, rel=1e-3)

@@ -63,7 +63,7 @@ class Ensemble(Model):
         return self.potentials[0].device
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Predict with one compiled pass through all members from now on: several times faster, after a minute.
+        """Predict with one compiled pass through all members from now on: 1.5 to 2 times faster, after a minute or two.
 
         For members with energies alone. One pass with a leading axis of members was no faster than one after the other
         where it is not compiled, and compiled anew for every number of pairs where it is (``benchmarks/ensemble.py``).
