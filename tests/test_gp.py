@@ -13,7 +13,7 @@ from torch import Tensor
 from contract import graph_of
 from sigmaff.backbones import DescriptorConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
-from sigmaff.errors import DataError
+from sigmaff.errors import DataError, ModelFileError
 from sigmaff.heads import GP, DeterministicConfig, EnergyDistribution, GPConfig
 from sigmaff.heads.gp import Geometry, factorized
 from sigmaff.heads.lnk.kernels import SMOOTHING
@@ -297,3 +297,12 @@ def test_is_never_trained(fitted: Fitted):
         fitted.head.energy_loss(EnergyDistribution(mean=torch.zeros(1)), torch.zeros(1), 1)
     assert fitted.head.config.trained == "solved"
     assert not list(fitted.head.parameters())
+
+
+@pytest.mark.parametrize("owner", [-1, 10**6])
+def test_a_force_of_no_structure_is_damage(owner: int, tmp_path: Path):
+    fitted = fit(labelled_structures(6, seed=1), n_structures=6, n_force_rows=20)
+    fitted.head.owners[3] = owner
+    save(fitted.potential, tmp_path / "model.sigmaff")
+    with pytest.raises(ModelFileError, match="a force belongs to no structure"):
+        load(tmp_path / "model.sigmaff")
