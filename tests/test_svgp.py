@@ -190,7 +190,7 @@ def test_trains_on_a_backbone_without_weights(tmp_path: Path):
     assert result.history[-1].forces_mae < 0.5 * result.history[0].forces_mae
 
 
-@pytest.mark.parametrize(("freeze", "trained"), [(False, "with_backbone"), (True, "after_backbone")])
+@pytest.mark.parametrize(("freeze", "trained"), [(False, "from_backbone"), (True, "after_backbone")])
 def test_says_how_it_is_trained(freeze: bool, trained: str):
     assert SVGPConfig(freeze_backbone=freeze).trained == trained
 

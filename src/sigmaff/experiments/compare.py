@@ -10,7 +10,7 @@ from typing import Any
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.experiments.datasets import RunData, load_data
 from sigmaff.experiments.evaluate import dataset_for
-from sigmaff.experiments.make import Listener
+from sigmaff.experiments.make import Listener, training_of
 from sigmaff.experiments.methods import METHODS, Method
 from sigmaff.experiments.run import RunResult, run, run_with
 from sigmaff.experiments.settings import RunConfig
@@ -74,7 +74,7 @@ def _run_method(name: str, config: RunConfig, listener: Listener, *, force: bool
     if method.ensemble is not None:
         members = _members(method.ensemble.size, config, listener)
         return _finished(run_with(_joining(members), settings, listener, force=force))
-    if method.keeps_backbone:
+    if method.takes_backbone:
         backbone = _run_method("backbone", config, listener, force=False)
         settings = settings.model_copy(update={"backbone_from": backbone})
     return _finished(run(settings, listener, force=force))
@@ -103,7 +103,7 @@ def _sampling(method: Method, source: Path) -> Callable[..., tuple[Model, dict[s
     def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
         assert method.mc_dropout is not None
         potential = load_potential(source)
-        return MonteCarloDropout(potential, method.mc_dropout), {"training": potential.record["training"]}
+        return MonteCarloDropout(potential, method.mc_dropout), training_of(potential)
 
     return make
 
@@ -145,7 +145,7 @@ def _cell(
         return Cell(method=name, title=title, record={}, milliseconds={}, failed=path)
     record = models[name].record
     trained = [*record.get("members", []), *(record[key] for key in ("training", "head_training") if key in record)]
-    if METHODS[name].keeps_backbone:
+    if METHODS[name].takes_backbone:
         trained.append(load(config.output / "backbone" / "model.sigmaff").record["training"])
     return Cell(
         method=name,

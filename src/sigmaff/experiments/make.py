@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from sigmaff.backbones import BackboneConfig
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ConfigError
 from sigmaff.experiments.datasets import RunData
@@ -20,8 +21,8 @@ from sigmaff.potential import Model, Potential
 from sigmaff.sampling import Ensemble, MonteCarloDropout
 from sigmaff.training import Progress, TrainingConfig, TrainingDivergedError, TrainingResult
 
-MEMBER_RECORD = ("training", "head_training", "fit")
-"""What the record of an ensemble keeps of those of its members."""
+SECOND_LEARNING_RATE = 0.1
+"""Learning rate of a backbone that is trained further together with a head, in units of the first one."""
 
 
 class Listener(Progress, StageListener, Protocol):
@@ -57,13 +58,18 @@ def _make_ensemble(
             records.append({"failed": str(error)})
             continue
         members.append(member)
-        records.append({key: member.record[key] for key in MEMBER_RECORD if key in member.record})
+        records.append(training_of(member))
     if len(members) < 2:
         raise TrainingDivergedError(
             f"only {len(members)} of {ensemble.size} members could be trained, and an ensemble needs 2; "
             f"the last one said: {records[-1].get('failed', 'nothing')}"
         )
     return Ensemble(members), {"members": records}
+
+
+def training_of(potential: Potential) -> dict[str, Any]:
+    """What the record of a potential says of how it came to be."""
+    return {key: potential.record[key] for key in ("training", "head_training", "fit") if key in potential.record}
 
 
 def _make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
@@ -99,7 +105,7 @@ def _make_potential(
     potential, trained = _backbone(config, data, listener, force=force)
     if trained is not None:
         record["training"] = _training_record(trained)
-    if head.trained == "after_backbone":
+    if head.trained in ("from_backbone", "after_backbone"):
         potential, trained = _train_head(config, potential, data, listener, force=force)
         record["head_training"] = _training_record(trained)
     if trained is not None and not trained.is_main_process:
@@ -114,7 +120,7 @@ def _backbone(
 ) -> tuple[Potential, TrainingResult | None]:
     """The trained potential: with its own readout first where the head comes second.
 
-    No training where there is nothing to train: a backbone from a file, or one without weights under a solved head.
+    No training where there is nothing to train: a backbone from a file, or one without weights.
     """
     two_stages = config.model.head.trained != "with_backbone"
     if config.backbone_from is not None:
@@ -122,7 +128,7 @@ def _backbone(
     model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
     torch.manual_seed(config.seed)
     potential = Potential(model, data.statistics)
-    if config.model.head.trained == "solved" and not list(potential.backbone.parameters()):
+    if two_stages and not list(potential.backbone.parameters()):
         return potential, None
     if not two_stages:
         _initialize_head(potential, data.train)
@@ -139,20 +145,32 @@ def _backbone_from(config: RunConfig, path: Path, statistics: DatasetStatistics)
         raise ConfigError(
             f"{path}: backbone_from takes a model with a deterministic head, such as the backbone.sigmaff of a run"
         )
-    if potential.config.backbone != config.model.backbone:
+    if not _same_weights(potential.config.backbone, config.model.backbone):
         raise ConfigError(f"{path}: its backbone has other settings than model.backbone of this run")
     if not set(statistics.elements) <= set(potential.elements):
         raise ConfigError(f"{path}: it does not know all elements of the training structures of this run")
-    return potential.requires_grad_()
+    wanted = config.model.model_copy(update={"head": potential.config.head})
+    taken = Potential(wanted, potential.statistics)
+    taken.set_precision(potential.dtype)
+    taken.load_state_dict(potential.state_dict())
+    return taken
+
+
+def _same_weights(one: BackboneConfig, other: BackboneConfig) -> bool:
+    """Whether two backbones differ at most in dropout, which has no weights."""
+    return one.model_dump(exclude={"dropout"}) == other.model_dump(exclude={"dropout"})
 
 
 def _train_head(
     config: RunConfig, backbone: Potential, data: RunData, listener: Listener, *, force: bool
 ) -> tuple[Potential, TrainingResult]:
-    listener.stage("training the head")
+    frozen = config.model.head.trained == "after_backbone"
+    listener.stage("training the head" if frozen else "training backbone and head")
     potential = backbone.with_head(config.model.head)
     _initialize_head(potential, data.train)
-    settings = (config.head_training or config.training).model_copy(update={"freeze_backbone": True})
+    slower = {"learning_rate": SECOND_LEARNING_RATE * config.training.learning_rate}
+    settings = config.head_training or config.training.model_copy(update={} if frozen else slower)
+    settings = settings.model_copy(update={"freeze_backbone": frozen})
     return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
 
 

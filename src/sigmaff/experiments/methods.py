@@ -53,16 +53,21 @@ class Method:
     growth: Growth
 
     @property
-    def keeps_backbone(self) -> bool:
-        """Whether it needs no backbone of its own where a trained one is at hand."""
+    def takes_backbone(self) -> bool:
+        """Whether it needs no backbone of its own from scratch where a trained one is at hand."""
         return self.head.trained != "with_backbone" and self.backbone is None
 
     @property
     def n_trainings(self) -> int:
         """Backbones that it trains, where none is at hand."""
-        if self.head.trained == "solved" and self.backbone is not None:
+        if self.backbone is not None and not self.trains_head:
             return 0
         return 1 if self.ensemble is None else self.ensemble.size
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether its head is trained in a loop, on a backbone that was trained before."""
+        return self.head.trained in ("from_backbone", "after_backbone")
 
     @property
     def n_passes(self) -> int:
@@ -106,7 +111,7 @@ class Method:
             "model": run.model.model_copy(update={"backbone": backbone, "head": head}),
             "ensemble": self.ensemble,
             "mc_dropout": self.mc_dropout,
-            "head_training": run.head_training if head.trained == "after_backbone" else None,
+            "head_training": run.head_training if self.trains_head else None,
             "backbone_from": None,
         }
         return run.model_copy(update=changes)

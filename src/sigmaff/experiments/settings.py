@@ -56,12 +56,14 @@ class RunConfig(BaseModel):
     model: PotentialConfig = Field(default=PotentialConfig(), description="what to train")
     training: TrainingConfig = Field(default=TrainingConfig(), description="how to train the backbone")
     head_training: TrainingConfig | None = Field(
-        default=None, description="how to train a head on the frozen backbone; null is as the backbone"
+        default=None,
+        description="how to train a head on the trained backbone; null is as the backbone, which itself, where it is "
+        "trained further, takes a tenth of its learning rate",
     )
     backbone_from: Path | None = Field(
         default=None,
-        description="a model file with a deterministic head: its backbone is kept, and none is trained; for heads that "
-        "come after the backbone",
+        description="a model file with a deterministic head: its backbone is taken, and none is trained from scratch; "
+        "for heads that come after the backbone",
     )
     ensemble: EnsembleConfig | None = Field(default=None, description="train several and predict with all; null one")
     mc_dropout: MonteCarloDropoutConfig | None = Field(
@@ -84,10 +86,12 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
             )
-        if self.head_training is not None and head.trained != "after_backbone":
-            raise ValueError("head_training is for a head that is trained on a frozen backbone; leave it out")
+        if self.head_training is not None and head.trained not in ("from_backbone", "after_backbone"):
+            raise ValueError("head_training is for a head that is trained on a trained backbone; leave it out")
         if self.backbone_from is not None and head.trained == "with_backbone":
-            raise ValueError(f"backbone_from: the {head.name} head is trained together with its backbone; leave it out")
+            raise ValueError(
+                f"backbone_from: the {head.name} head is trained with its backbone from scratch; leave it out"
+            )
         if self.ensemble is not None and (self.mc_dropout is not None or self.backbone_from is not None):
             raise ValueError("ensemble goes neither with mc_dropout nor with backbone_from; choose one")
         if self.ensemble is not None and self.training.devices * self.training.n_nodes > 1:

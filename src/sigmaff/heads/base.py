@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph
 
-Fit = Literal["with_backbone", "after_backbone", "solved"]
-"""How a head gets its parameters: trained together with the backbone; trained on a backbone that was trained first and
-is kept; or, on such a backbone, computed without a training loop (``sigmaff.training.fits``)."""
+Fit = Literal["with_backbone", "from_backbone", "after_backbone", "solved"]
+"""How a head gets its parameters: trained together with the backbone, from scratch or from a backbone that was trained
+first; trained on such a backbone, which is kept; or computed on it without a loop (``sigmaff.training.fits``)."""
 ForcesWay = Literal["exact", "sampled", "by_atom"]
 
 
@@ -69,6 +69,8 @@ class Head(nn.Module, ABC):
     """Posterior function samples that ``energy_deviations`` gives."""
     forces_weight: float = 0.99
     """ρ in the loss (1 − ρ)·energy + ρ·forces where a training does not say."""
+    learning_rate: float | None = None
+    """Of the head's own parameters where a training does not say; ``None`` is that of the backbone."""
 
     @abstractmethod
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution: ...

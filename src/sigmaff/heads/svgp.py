@@ -34,7 +34,8 @@ class SVGPConfig(HeadSettings):
     )
     n_inducing: int = Field(default=100, ge=1, le=20_000, description="inducing points; a linear kernel has none")
     freeze_backbone: bool = Field(
-        default=False, description="train the backbone first and keep it, or train all end to end (the paper's)"
+        default=False,
+        description="train the backbone first and keep it, or go on training it with the process (the paper's)",
     )
     n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
@@ -43,7 +44,7 @@ class SVGPConfig(HeadSettings):
 
     @property
     def trained(self) -> Fit:
-        return "after_backbone" if self.freeze_backbone else "with_backbone"
+        return "after_backbone" if self.freeze_backbone else "from_backbone"
 
     @property
     def process(self) -> LNKConfig:
@@ -70,6 +71,7 @@ class SVGP(Head):
     method = "svgp"
     kind = "epistemic"
     forces_ways = ("exact", "sampled")
+    learning_rate = LNK.learning_rate
 
     def __init__(self, config: SVGPConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sigmaff.heads import Head
 from sigmaff.training.schedule import ExponentialSchedule, Schedule
 
 MAY_CHANGE = {
@@ -58,7 +59,9 @@ class TrainingConfig(BaseModel):
     validation_batch_size: int = Field(default=100, ge=1, description="structures per step of a validation")
     learning_rate: float = Field(default=1e-3, gt=0, description="of the backbone, at the top of the schedule")
     head_learning_rate: float | None = Field(
-        default=None, gt=0, description="of the head; null takes the backbone's learning rate"
+        default=None,
+        gt=0,
+        description="of the head; null is the head's own: 0.01 for Gaussian processes (lnk, svgp), else the backbone's",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay of AdamW")
     schedule: Schedule = Field(default=ExponentialSchedule(), description="course of the learning rates")
@@ -91,9 +94,10 @@ class TrainingConfig(BaseModel):
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
     strategy: str = Field(default="auto", description="auto or ddp, as Lightning Fabric has it")
 
-    def with_forces_weight(self, default: float) -> Self:
-        """The same, with this weight where none is given."""
-        return self if self.forces_weight is not None else self.model_copy(update={"forces_weight": default})
+    def for_head(self, head: Head) -> Self:
+        """The same, with what the head asks for where nothing is said."""
+        asked = {"forces_weight": head.forces_weight, "head_learning_rate": head.learning_rate}
+        return self.model_copy(update={name: value for name, value in asked.items() if getattr(self, name) is None})
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step, and which of them is kept."""

@@ -65,7 +65,7 @@ def train(
     to its end, the potential is left as it was given. Each process of a distributed training runs this with
     the same arguments and a directory that all of them see.
     """
-    config = config.with_forces_weight(potential.head.forces_weight)
+    config = config.for_head(potential.head)
     fabric = _fabric(config)
     fabric.launch()
     if fabric.world_size > 1:

@@ -45,7 +45,7 @@ class Objective(nn.Module):
     def __init__(self, potential: Potential, config: TrainingConfig, n_train: int) -> None:
         super().__init__()
         self.potential = potential
-        self.config = config.with_forces_weight(potential.head.forces_weight)
+        self.config = config.for_head(potential.head)
         self.n_train = n_train
         self._compiled: Callable[[Batch], LossTerms] | None = None
         if config.compile:

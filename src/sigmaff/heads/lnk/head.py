@@ -63,8 +63,8 @@ class LNKConfig(HeadSettings):
     )
     freeze_backbone: bool = Field(
         default=True,
-        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or train all "
-        "end to end (the paper's LNK)",
+        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or go on "
+        "training it together with the process (the paper's LNK)",
     )
     variance_labels: Literal["energy", "energy+forces"] = Field(
         default="energy+forces",
@@ -91,7 +91,7 @@ class LNKConfig(HeadSettings):
     def trained(self) -> Fit:
         if self.fit == "closed_form":
             return "solved"
-        return "after_backbone" if self.freeze_backbone else "with_backbone"
+        return "after_backbone" if self.freeze_backbone else "from_backbone"
 
     def n_draws(self, n_features: int, n_elements: int) -> int:
         of_sample = (n_elements + 1) * (self.n_frequencies + n_features + 1) + self.n_inducing
@@ -115,6 +115,7 @@ class LNK(Head):
     method = "lnk"
     kind = "epistemic"
     forces_ways: tuple[ForcesWay, ...] = ("exact", "sampled")
+    learning_rate = 1e-2
 
     def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
