@@ -11,7 +11,7 @@ import sigmaff
 
 LAYERS = [
     {"errors"},
-    {"units", "ops", "neighbors", "files", "allocator"},
+    {"units", "ops", "neighbors", "files", "allocator", "tasks"},
     {"graph", "readout"},
     {"prediction"},
     {"data", "backbones", "heads"},

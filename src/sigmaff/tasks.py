@@ -1,0 +1,160 @@
+"""Independent pieces of work, side by side on Dask: in processes of this machine, on a cluster, or under SLURM.
+
+A piece that raises, crashes its process or hangs costs that piece alone, and is told of.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sigmaff.errors import ConfigError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ATTEMPTS = 3
+"""Times that a piece may cost its process the life before it is given up, on workers of this machine."""
+
+
+class SlurmConfig(BaseModel):
+    """Workers as SLURM jobs, through dask-jobqueue."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    jobs: int = Field(default=4, ge=1, description="jobs, of one worker each")
+    queue: str | None = Field(default=None, description="partition; null is the cluster's default")
+    account: str | None = Field(default=None, description="account that is charged; null is the user's default")
+    cores: int = Field(default=1, ge=1, description="cores of each job")
+    memory: str = Field(default="4GB", description="memory of each job")
+    walltime: str = Field(default="04:00:00", description="longest time of each job")
+    prologue: tuple[str, ...] = Field(default=(), description="shell lines before the worker starts")
+
+
+class ClusterConfig(BaseModel):
+    """Where pieces of work run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_workers: int = Field(default=2, ge=1, description="processes on this machine, where no scheduler is named")
+    scheduler: str | None = Field(default=None, description="address of a running Dask scheduler, tcp://host:port")
+    slurm: SlurmConfig | None = Field(default=None, description="start workers as SLURM jobs; null does not")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome(Generic[R]):
+    """What became of one piece."""
+
+    index: int  # among the arguments
+    value: R | None = None
+    error: str | None = None
+
+
+@contextmanager
+def workers(config: ClusterConfig) -> Iterator["Client"]:
+    """A client of the workers, which are let go of at the end if they were started here."""
+    from distributed import Client
+
+    if config.scheduler is not None:
+        try:
+            client = Client(config.scheduler, timeout=30, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no Dask scheduler answers at {config.scheduler}: {error}") from None
+        with client:
+            yield client
+        return
+    with (
+        _own_cluster(config) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def run_tasks(
+    function: Callable[[T], R], arguments: Sequence[T], client: "Client", *, time_limit: float | None = None
+) -> Iterator[Outcome[R]]:
+    """function(argument) for each, in the order in which they end.
+
+    time_limit: seconds, after which the worker that has not come to an end is killed and its piece tried elsewhere.
+    """
+    from distributed import as_completed
+
+    work = partial(_attempt, function, time_limit)
+    futures = {client.submit(work, argument, pure=False): index for index, argument in enumerate(arguments)}
+    if not futures:
+        return
+    for future in as_completed(list(futures), loop=client.loop):
+        error = future.exception()
+        if error is None:
+            value, message = future.result()
+            yield Outcome(index=futures[future], value=value, error=message)
+        else:
+            yield Outcome(index=futures[future], error=_why_lost(error, time_limit))
+        future.release()
+
+
+@contextmanager
+def _own_cluster(config: ClusterConfig) -> Iterator[Any]:
+    import dask
+    from distributed import LocalCluster
+
+    if config.slurm is not None:
+        cluster = slurm_cluster(config.slurm)
+        with cluster:
+            cluster.scale(jobs=config.slurm.jobs)
+            yield cluster
+        return
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": ATTEMPTS - 1}),
+        LocalCluster(
+            n_workers=config.n_workers, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
+        ) as cluster,
+    ):
+        yield cluster
+
+
+def slurm_cluster(config: SlurmConfig) -> Any:
+    """A dask-jobqueue cluster without jobs yet."""
+    try:
+        from dask_jobqueue.slurm import SLURMCluster
+    except ModuleNotFoundError:
+        raise ConfigError("workers under SLURM need dask-jobqueue: pip install 'sigmaff[slurm]'") from None
+    return SLURMCluster(
+        queue=config.queue,
+        account=config.account,
+        cores=config.cores,
+        processes=1,
+        memory=config.memory,
+        walltime=config.walltime,
+        job_script_prologue=list(config.prologue),
+        scheduler_options={"dashboard_address": ":0"},
+    )
+
+
+def _attempt(function: Callable[[T], R], time_limit: float | None, argument: T) -> tuple[R | None, str | None]:
+    """Value, or what was raised. A process that hangs has to die: nothing else stops compiled code."""
+    watchdog = threading.Timer(time_limit or 0.0, os._exit, (1,))
+    watchdog.daemon = True
+    if time_limit is not None:
+        watchdog.start()
+    try:
+        return function(argument), None
+    except Exception as error:  # any: it is the outcome of this piece
+        return None, f"{type(error).__name__}: {error}"
+    finally:
+        watchdog.cancel()
+
+
+def _why_lost(error: BaseException, time_limit: float | None) -> str:
+    if type(error).__name__ != "KilledWorker":
+        return f"{type(error).__name__}: {error}"
+    late = "" if time_limit is None else f" or took longer than {time_limit:g} s"
+    return f"every process that worked on it died{late}"

@@ -1,0 +1,104 @@
+"""Work on Dask: real worker processes, which are killed."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sigmaff.errors import ConfigError
+from sigmaff.tasks import ATTEMPTS, ClusterConfig, SlurmConfig, run_tasks, slurm_cluster, workers
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator["Client"]:
+    with workers(ClusterConfig(n_workers=2)) as client:
+        yield client
+
+
+def square(number: int) -> int:
+    if number == 3:
+        raise ValueError("three is not wanted")
+    return number**2
+
+
+def crash(path: Path | None) -> int:
+    """Dies at every call with a path, which counts them."""
+    if path is None:
+        return 1
+    with path.open("a") as file:
+        file.write("x")
+    os._exit(1)
+
+
+def hang(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def crash_once(path: Path) -> str:
+    if not path.exists():
+        path.touch()
+        os._exit(1)
+    return "done"
+
+
+def test_every_piece_has_its_outcome_and_one_that_raises_says_why(client: "Client") -> None:
+    outcomes = {outcome.index: outcome for outcome in run_tasks(square, range(6), client)}
+    assert {index: outcome.value for index, outcome in outcomes.items()} == {0: 0, 1: 1, 2: 4, 3: None, 4: 16, 5: 25}
+    assert outcomes.pop(3).error == "ValueError: three is not wanted"
+    assert all(outcome.error is None for outcome in outcomes.values())
+
+
+def test_a_crash_costs_its_own_piece_alone(client: "Client", tmp_path: Path) -> None:
+    counter = tmp_path / "calls"
+    outcomes = {outcome.index: outcome for outcome in run_tasks(crash, [None, counter, None, None], client)}
+    assert [outcomes[index].value for index in range(4)] == [1, None, 1, 1]
+    assert outcomes[1].error == "every process that worked on it died"
+    assert len(counter.read_text()) == ATTEMPTS
+
+
+def test_a_worker_that_is_lost_is_replaced_and_its_piece_done(client: "Client", tmp_path: Path) -> None:
+    assert [outcome.value for outcome in run_tasks(crash_once, [tmp_path / "tried"], client)] == ["done"]
+
+
+def test_a_piece_that_hangs_is_given_up(client: "Client") -> None:
+    began = time.monotonic()
+    outcomes = {outcome.index: outcome for outcome in run_tasks(hang, [300.0, 0.01], client, time_limit=0.5)}
+    assert outcomes[1].value == 0.01
+    assert outcomes[0].error == "every process that worked on it died or took longer than 0.5 s"
+    assert time.monotonic() - began < 100
+
+
+def test_nothing_to_do(client: "Client") -> None:
+    assert list(run_tasks(square, [], client)) == []
+
+
+def test_workers_of_a_running_scheduler_are_used_and_left_alone(client: "Client") -> None:
+    address = client.scheduler_info()["address"]
+    with workers(ClusterConfig(scheduler=address)) as other:
+        assert [outcome.value for outcome in run_tasks(square, [2], other)] == [4]
+    assert [outcome.value for outcome in run_tasks(square, [5], client)] == [25]
+
+
+def test_no_scheduler_at_the_address() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"no Dask scheduler answers at nonsense://"),
+        workers(ClusterConfig(scheduler="nonsense://127.0.0.1:1")),
+    ):
+        pass
+
+
+def test_slurm_jobs_ask_for_what_was_configured() -> None:
+    config = SlurmConfig(
+        queue="long", account="chem", cores=3, memory="7GB", walltime="01:30:00", prologue=("module x",)
+    )
+    with slurm_cluster(config) as cluster:
+        script = cluster.job_script()
+    for line in ("#SBATCH -p long", "#SBATCH -A chem", "#SBATCH --cpus-per-task=3", "-t 01:30:00", "module x"):
+        assert line in script
