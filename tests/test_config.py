@@ -213,9 +213,6 @@ def test_an_override_may_begin_a_section(tmp_path: Path) -> None:
 
 def test_contradictions_are_said_at_once(tmp_path: Path) -> None:
     assert "mean 'constant' goes with fit 'variational'" in message(tmp_path, ("model.head.mean", "constant"))
-    assert "head_training is for a head that is trained on a frozen backbone" in message(
-        tmp_path, ("head_training", {"batch_size": 3})
-    )
 
 
 # --- defaults

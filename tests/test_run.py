@@ -204,6 +204,13 @@ def test_without_std(deterministic: Path) -> None:
     assert [key for key in metrics if "calibration" in key and metrics[key] is not None] == []
 
 
+def test_settings_for_a_head_that_is_not_trained_are_a_contradiction(workspace: Workspace, tmp_path: Path) -> None:
+    options = (*SHORT, "--set", "head_training.batch_size=3", "--output", tmp_path / "run")
+    assert "head_training is for a head that is trained on a trained backbone" in fail(
+        "train", workspace / "run.yaml", *options
+    )
+
+
 @pytest.mark.parametrize("freeze", [True, False])
 def test_variational(workspace: Workspace, tmp_path: Path, freeze: bool) -> None:
     head = f"{{name: lnk, fit: variational, freeze_backbone: {freeze}, mean: constant, kernel: rbf, n_inducing: 12}}"
@@ -213,11 +220,10 @@ def test_variational(workspace: Workspace, tmp_path: Path, freeze: bool) -> None
     assert isinstance(potential.head, LNK)
     assert potential.head.weight_mean.abs().max() > 0
     assert potential.energy_calibration is not None
-    assert ("head_training" in potential.record) == freeze
-    if freeze:
-        backbone = tensors(tmp_path / "run" / "backbone.sigmaff")
-        fitted = potential.state_dict()
-        assert all(torch.equal(backbone[name], fitted[name]) for name in backbone if name.startswith("backbone."))
+    assert "head_training" in potential.record
+    backbone, fitted = tensors(tmp_path / "run" / "backbone.sigmaff"), potential.state_dict()
+    names = [name for name in backbone if name.startswith("backbone.")]
+    assert all(torch.equal(backbone[name], fitted[name]) for name in names) == freeze
     first = model.rename(tmp_path / "first.sigmaff")
     assert same_tensors(train(workspace, tmp_path / "run", *options), first)  # from its checkpoints
     assert same_tensors(train(workspace, tmp_path / "again", *options), first)

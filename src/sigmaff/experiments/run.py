@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sigmaff.data import read_structures
-from sigmaff.errors import DataError
+from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, summarize
 from sigmaff.experiments.datasets import RunData, load_data
 from sigmaff.experiments.evaluate import calibrate, evaluate_on, foreign_dataset
@@ -38,6 +38,8 @@ Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | N
 
 def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
     """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
+    if config.head_training is not None and config.model.head.trained not in ("from_backbone", "after_backbone"):
+        raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     return run_with(partial(make_model, force=force), config, listener, force=force)
 
 

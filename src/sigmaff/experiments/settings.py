@@ -86,8 +86,6 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
             )
-        if self.head_training is not None and head.trained not in ("from_backbone", "after_backbone"):
-            raise ValueError("head_training is for a head that is trained on a trained backbone; leave it out")
         if self.backbone_from is not None and head.trained == "with_backbone":
             raise ValueError(
                 f"backbone_from: the {head.name} head is trained with its backbone from scratch; leave it out"
