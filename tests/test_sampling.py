@@ -56,6 +56,20 @@ class TestEnsemble:
                 close(joint.forces_members[..., number], prediction.forces, **EXACT)
             assert joint.provenance.forces_std == "members"
 
+    def test_an_element_never_seen_leaves_a_spread_and_no_energy(self):
+        """σ is the spread of what the networks say, which no reference energy enters: all members share them."""
+        members = [member(seed) for seed in range(3)]
+        strange = AMMONIA.copy()
+        strange.numbers[0] = 15
+        graph = graph_of(strange, WATER)
+        joint = Ensemble(members).predict_raw(graph, unseen_elements=True)
+        _, std = spread([one.statistics.scale * one(graph)[0].mean.detach() for one in members])
+        np.testing.assert_allclose(joint.energy_std, std, rtol=1e-9)
+        assert joint.energy.isnan().tolist() == [True, False]
+        assert joint.energy_members.isnan().tolist() == [[True] * 3, [False] * 3]
+        assert joint.node_energy.isnan().nonzero().flatten().tolist() == [0]
+        close(joint.energy[1:], Ensemble(members).predict(graph_of(WATER)).energy, **EXACT)
+
     def test_members_with_a_std_add_its_mean_square(self):
         first = Case(backbone=BACKBONES[0], head=LNK_HEAD).build()
         second = Case(backbone=BACKBONES[0], head=LNK_HEAD).build()

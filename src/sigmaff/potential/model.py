@@ -1,7 +1,7 @@
 """What every model is that can be saved, loaded, calibrated and put to work."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -59,14 +59,29 @@ class Model(nn.Module, ABC):
             if was_training:
                 self.eval()
             with torch.no_grad():
-                return self._predict(graph, forces_std, unseen_elements=unseen_elements)
+                prediction = self.compute(graph, forces_std, unseen_elements=unseen_elements)
+                return self._without_energies(prediction, graph) if unseen_elements else prediction
         finally:
             if was_training:
                 self.train()
 
     @abstractmethod
-    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
-        """What ``predict_raw`` says, in evaluation mode and without gradients of weights."""
+    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+        """As ``predict_raw``, called in evaluation mode, without gradients of weights; references not known are 0."""
+
+    def _without_energies(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
+        """NaN in place of the energies that depend on references that do not exist."""
+        numbers = graph.atomic_numbers.to(self.device)
+        unseen = ~torch.isin(numbers, torch.tensor(self.elements, device=self.device))
+        lost = torch.zeros_like(prediction.energy, dtype=torch.bool)
+        lost[graph.structure_index.to(self.device)[unseen]] = True
+        node_energy, members = prediction.node_energy, prediction.energy_members
+        return replace(
+            prediction,
+            energy=prediction.energy.masked_fill(lost, torch.nan),
+            node_energy=None if node_energy is None else node_energy.masked_fill(unseen, torch.nan),
+            energy_members=None if members is None else members.masked_fill(lost[:, None], torch.nan),
+        )
 
     def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
         """Energies, forces and calibrated σ in eV and Å."""

@@ -125,7 +125,7 @@ class Potential(Model):
             forces = (labels.forces / self.statistics.scale).to(self.dtype)
         return energy, forces
 
-    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             distribution, features, forces, virial = self.derivatives(graph)
@@ -189,11 +189,11 @@ class Potential(Model):
         return distribution.detached(), features.detach(), -gradient, symmetric
 
     def _node_references(self, graph: AtomicGraph) -> Tensor:
-        """Reference energy of each atom, eV, float64; NaN for an element that has none."""
-        return self._references.to(graph.atomic_numbers.device)[graph.atomic_numbers]
+        """Reference energy of each atom, eV, float64; 0 for an element that has none."""
+        return self._references.nan_to_num().to(graph.atomic_numbers.device)[graph.atomic_numbers]
 
     def _require_known(self, graph: AtomicGraph) -> None:
-        unseen = self._node_references(graph).isnan()
+        unseen = self._references.isnan().to(graph.atomic_numbers.device)[graph.atomic_numbers]
         if unseen.any():
             atom = int(unseen.nonzero()[0])
             raise DataError(

@@ -66,7 +66,7 @@ class MonteCarloDropout(Model):
     def device(self) -> torch.device:
         return self.potential.device
 
-    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
         """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))
@@ -75,7 +75,7 @@ class MonteCarloDropout(Model):
             while len(samples) < n_samples:
                 n = min(n_at_once, n_samples - len(samples))
                 together = batch_graphs([graph] * n)
-                prediction = self.potential.predict_raw(together, forces_std="none", unseen_elements=unseen_elements)
+                prediction = self.potential.compute(together, "none", unseen_elements=unseen_elements)
                 parts = split_prediction(prediction, together)
                 size = graph.n_structures
                 samples += [concatenate(parts[k * size : (k + 1) * size]) for k in range(n)]

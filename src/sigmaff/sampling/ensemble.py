@@ -72,11 +72,11 @@ class Ensemble(Model):
             raise ConfigError("only an ensemble of potentials with deterministic heads can be compiled")
         self._compiled = torch.compile(_Networks(self.potentials), dynamic=True)
 
-    def _predict(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
         if self._compiled is None:
             predictions = [
-                member.predict_raw(own, forces_std=forces_std, unseen_elements=unseen_elements)
+                member.compute(own, forces_std, unseen_elements=unseen_elements)
                 for member, own in zip(self.potentials, graphs, strict=True)
             ]
         else:
