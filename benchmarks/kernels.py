@@ -32,6 +32,7 @@ from sigmaff.training.rows import KernelFunction, RowLimit, collect_rows, joined
 
 ALL_ROWS = RowLimit(n_rows=10**9, work=10**15)
 N_TEST = 60
+KNOWN_SETS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +113,7 @@ def measure(prior: Prior, labels: str, sets: dict[str, Seen]) -> Measured:
             score, _ = held_out_score(candidate, held_out, [rows.targets for rows in held_out])
             found.append((score, candidate, scales, linear_scale))
     score, best, scales, linear_scale = min(found, key=lambda choice: choice[0])
-    variances = {
-        name: [best.variance(rows) for rows in of.kinds(scales)] for name, of in sets.items() if name != "train"
-    }
+    variances = {name: [best.variance(r) for r in of.kinds(scales)] for name, of in sets.items() if name != "train"}
     test = sets["test"].kinds(scales)
     nll = [
         negative_log_likelihood(rows, variance, held, held_variance)
@@ -126,16 +125,15 @@ def measure(prior: Prior, labels: str, sets: dict[str, Seen]) -> Measured:
         spearman(variance.numpy(), rows.targets.abs().numpy())
         for rows, variance in zip(test, variances["test"], strict=True)
     ]
-    of_structures = {name: scores_of(found, sets[name].n_structures) for name, found in variances.items()}
+    known = scores_of(variances["test"], sets["test"].n_structures)
     told_apart = [
-        " / ".join(f"{auroc(a, b):.3f}" for a, b in zip(of_structures["test"], scores, strict=True))
-        for name, scores in of_structures.items()
+        " / ".join(f"{auroc(a, b):.3f}" for a, b in zip(known, scores_of(pair, sets[name].n_structures), strict=True))
+        for name, pair in variances.items()
         if name not in KNOWN_SETS
     ]
     pairs = [f"{energy:.3f} / {forces:.3f}" for energy, forces in (nll, ranking)]
-    choice = f"λ {best.noise:.1g}, ω {best.force_weight:g}" + (
-        f", linear × {linear_scale:g}" if "+" in prior.name else ""
-    )
+    choice = f"λ {best.noise:.1g}, ω {best.force_weight:g}"
+    choice += f", linear × {linear_scale:g}" if "+" in prior.name else ""
     return Measured(score=score, cells=[f"{score:.3f}", *pairs, *told_apart, choice])
 
 
@@ -165,7 +163,7 @@ def table(directory: Path) -> list[str]:
         if set(structures.elements) <= set(potential.elements):
             datasets[name] = (first(foreign_dataset(potential, structures), N_TEST), ALL_ROWS)
     by_set = {name: seen(potential, found, dataset, limit) for name, (dataset, limit) in datasets.items()}
-    others = [f"AUROC {name}" for name in datasets if name not in ("train", "validation", "test")]
+    others = [f"AUROC {name}" for name in datasets if name not in KNOWN_SETS]
     header = ["kernel", "labels of σ", "held-out score", "NLL", "Spearman", *others, "chosen"]
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
     for labels in ("energy+forces", "energy"):
