@@ -9,6 +9,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from sigmaff import __version__
+from sigmaff.cli.md import md
 from sigmaff.cli.methods import compare, ensemble, methods
 from sigmaff.cli.options import (
     BatchSize,
@@ -258,7 +259,7 @@ def predict(
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 
 
-for command in (methods, compare, ensemble):
+for command in (methods, compare, ensemble, md):
     app.command()(command)
 
 

@@ -1,0 +1,95 @@
+"""The files of a run: appended to while it goes, cut back to a state when it is taken back or goes on after a kill."""
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from ase import Atoms
+from ase.io import write
+
+from sigmaff.errors import DataError
+from sigmaff.simulation.md.stepper import Results
+from sigmaff.simulation.results import with_results
+
+LOG, CROSSINGS, BROKEN = "log.csv", "crossings.extxyz", "broken.extxyz"
+COLUMNS = (
+    "step",
+    "replica",
+    "time_fs",
+    "potential_energy",
+    "kinetic_energy",
+    "total_energy",
+    "temperature",
+    "volume",
+    "forces_std_max",
+    "forces_std_mean",
+    "energy_std_per_atom",
+)
+
+
+def trajectory_name(replica: int) -> str:
+    return f"trajectory-{replica}.extxyz"
+
+
+class Output:
+    """Files of one directory, with the size of each as far as it counts."""
+
+    def __init__(self, directory: Path, sizes: dict[str, int] | None = None) -> None:
+        """sizes: of the files to go on with; what they hold beyond it, and all others of a run, is removed."""
+        self.directory = directory
+        self._sizes: dict[str, int] = {}
+        self._unsafe: set[str] = set()
+        for path in (
+            directory / LOG,
+            directory / CROSSINGS,
+            directory / BROKEN,
+            *directory.glob("trajectory-*.extxyz"),
+        ):
+            if sizes is None or path.name not in sizes:
+                path.unlink(missing_ok=True)
+        for name, size in (sizes or {}).items():
+            if not (directory / name).is_file() or (directory / name).stat().st_size < size:
+                raise DataError(f"{directory / name} is shorter than the run left it; remove {directory} to start anew")
+            self.cut(name, size)
+
+    def size(self, name: str) -> int:
+        return self._sizes.get(name, 0)
+
+    def append(self, name: str, text: str) -> None:
+        data = text.encode()
+        with (self.directory / name).open("ab") as file:
+            file.write(data)
+        self._sizes[name] = self.size(name) + len(data)
+        self._unsafe.add(name)
+
+    def cut(self, name: str, size: int) -> None:
+        """Forget what was appended beyond this size."""
+        if (self.directory / name).stat().st_size > size:
+            os.truncate(self.directory / name, size)
+        self._sizes[name] = size
+        self._unsafe.add(name)
+
+    def flush(self) -> dict[str, int]:
+        """Bring everything to the disk; the sizes that a checkpoint may then count on."""
+        for name in sorted(self._unsafe):
+            with (self.directory / name).open("rb") as file:
+                os.fsync(file.fileno())
+        self._unsafe.clear()
+        return dict(self._sizes)
+
+    def append_frame(self, name: str, atoms: Atoms, results: Results, info: dict[str, float | str]) -> None:
+        """A whole frame, with σ where files of structures keep it."""
+        bare = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, momenta=atoms.get_momenta())
+        bare.info.update(info)
+        text = io.StringIO()
+        write(text, with_results(bare, results), format="extxyz")
+        self.append(name, text.getvalue())
+
+    def append_log(self, row: dict[str, float | None]) -> None:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        if not self.size(LOG):
+            writer.writeheader()
+        writer.writerow(row)
+        self.append(LOG, text.getvalue())

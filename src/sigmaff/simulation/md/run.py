@@ -1,0 +1,290 @@
+"""Guarded molecular dynamics: many replicas in one batch, each stopped where its σ says that the model is lost."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from ase.data import chemical_symbols
+from ase.io import read
+
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.potential import Model
+from sigmaff.prediction import ForcesStd, Predictor
+from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint
+from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.drift import DriftMonitor
+from sigmaff.simulation.md.integrator import temperature_of
+from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
+from sigmaff.simulation.md.prediction_server import Broken, Question, answers
+from sigmaff.simulation.md.replica import Origin, Record, Replica
+from sigmaff.simulation.md.threshold import Scores, Threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class MDStatus:
+    """How far a run is."""
+
+    step: int  # of the replica that is least far
+    steps: int
+    running: int  # replicas
+    replicas: int
+    forces_std: float | None  # eV/Å, largest of all replicas at the last look
+    threshold: float | None  # eV/Å
+
+
+@dataclass(frozen=True, kw_only=True)
+class MDResult:
+    """What a run left in its directory."""
+
+    directory: Path
+    threshold: Threshold | None
+    origins: tuple[Origin, ...]
+    records: tuple[Record, ...]  # of each replica
+    crossings: tuple[Atoms, ...]  # frames with σ above the limit, with replica and step in ``info``
+
+    @property
+    def share_above(self) -> float | None:
+        """Share of looks at σ that found it above the limit."""
+        checks = sum(record.checks for record in self.records)
+        return sum(record.above for record in self.records) / checks if self.threshold and checks else None
+
+    def trajectory(self, replica: int) -> Path:
+        return self.directory / trajectory_name(replica)
+
+
+def run_md(
+    model: Predictor,
+    structures: Sequence[Atoms],
+    config: MDConfig,
+    directory: Path,
+    progress: Callable[[MDStatus], None] = lambda status: None,
+    *,
+    calibration: Scores | None = None,
+) -> MDResult:
+    """Move each structure at each temperature, ``config.replicas`` times, all in one batch.
+
+    The same call goes on after an interruption, on the same trajectories; one with more steps goes on beyond the end.
+    calibration: of labelled structures that the model has not seen (``structure_scores``), for ``stop_above="auto"``
+    and for the drift monitor, which is silent without them.
+    """
+    _check_starts(structures, model, config)
+    summary = open_run(directory, model, structures, config, calibration)
+    run = _Run(model, structures, config, summary, directory, calibration)
+    try:
+        run.go(progress)
+    finally:
+        run.close()
+    crossings = directory / CROSSINGS
+    frames = read(crossings, ":", format="extxyz") if crossings.exists() and crossings.stat().st_size else []
+    return MDResult(
+        directory=directory,
+        threshold=summary.threshold,
+        origins=tuple(replica.origin for replica in run.replicas),
+        records=tuple(replica.record for replica in run.replicas),
+        crossings=tuple(frames),
+    )
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(
+        self,
+        model: Predictor,
+        structures: Sequence[Atoms],
+        config: MDConfig,
+        summary: Summary,
+        directory: Path,
+        calibration: Scores | None,
+    ) -> None:
+        self.model, self.config, self.summary, self.directory = model, config, summary, directory
+        self.limit = None if summary.threshold is None else summary.threshold.value
+        self.last_std: float | None = None
+        saved = read_checkpoint(directory)
+        self.output = Output(directory, None if saved is None else saved.sizes)
+        self.replicas = [
+            Replica(origin, structures[origin.start], config, _monitor(config, calibration))
+            for origin in _origins(len(structures), config)
+        ]
+        if saved is not None:
+            for replica, memory, history in zip(self.replicas, saved.memories, saved.histories, strict=True):
+                replica.load(memory, history)
+                if replica.record.ending == "finished" and replica.step < config.steps:
+                    replica.record.ending = replica.record.ended_at = None
+        self.is_new = saved is None
+
+    def go(self, progress: Callable[[MDStatus], None]) -> None:
+        if self.is_new:
+            self._begin()
+            self._save()
+        n_done = 0
+        while any(replica.running for replica in self.replicas):
+            self._advance()
+            n_done += 1
+            if n_done % self.config.checkpoint_every == 0:
+                self._save()
+            progress(self._status())
+        if n_done or self.is_new:
+            self._save()
+        self.summary.write(self.directory, self.config, [(r.origin, r.record) for r in self.replicas])
+
+    def close(self) -> None:
+        for replica in self.replicas:
+            replica.stepper.close()
+
+    def _begin(self) -> None:
+        """Results of the starts; what is wrong with one of them is an error."""
+        self._serve({replica: replica.first_question() for replica in self.replicas})
+        for replica in self.replicas:
+            if not replica.running:
+                raise DataError(f"start {replica.origin.start}: {replica.record.message}")
+        if self.limit is not None and self.replicas[0].forces_std() is None:
+            raise ConfigError("the model gives no σ of forces, so there is nothing to stop at: leave stop_above out")
+        if self.config.ensemble == "npt" and "stress" not in self.replicas[0].results:
+            raise ConfigError("the model gives no stress, without which the cell cannot move: use nvt")
+        for replica in self.replicas:
+            self._settle(replica)
+
+    def _advance(self) -> None:
+        """One step of every replica that runs."""
+        running = [replica for replica in self.replicas if replica.running]
+        self._serve({replica: replica.next_question() for replica in running})
+        for replica in running:
+            if replica.running:
+                self._settle(replica)
+
+    def _serve(self, questions: dict[Replica, Atoms | None]) -> None:
+        """Answer the questions of all replicas together until none has one left."""
+        waiting = {replica: atoms for replica, atoms in questions.items() if atoms is not None}
+        while waiting:
+            asked = [Question(atoms, self._forces_std(replica)) for replica, atoms in waiting.items()]
+            replies = answers(self.model, asked)
+            for replica, reply in zip(list(waiting), replies, strict=True):
+                question = None
+                if isinstance(reply, Broken):
+                    self._give_up(replica, reply)
+                else:
+                    question = replica.stepper.answer(reply)
+                if question is None:
+                    del waiting[replica]
+                else:
+                    waiting[replica] = question
+
+    def _forces_std(self, replica: Replica) -> ForcesStd:
+        return self.config.forces_std if self.config.shows_forces_std(replica.step) else "none"
+
+    def _settle(self, replica: Replica) -> None:
+        """What follows from where a replica has got to."""
+        temperature, limit = temperature_of(replica.atoms), self.config.hottest * replica.target
+        if not np.isfinite(temperature):
+            self._give_up(replica, Broken("not finite", "velocities are not finite numbers"))
+            return
+        if temperature > limit:
+            self._give_up(replica, Broken("temperature", f"{temperature:.0f} K, above the limit of {limit:.0f} K"))
+            return
+        if self._look(replica):
+            self._cross(replica)
+            if self.config.on_crossing != "continue":
+                return
+        if replica.step % self.config.every == 0:
+            name = trajectory_name(replica.origin.number)
+            self.output.append_frame(name, replica.atoms, replica.results, replica.frame_info())
+            self.output.append_log(replica.observation())
+        replica.remember(self.output)
+        if replica.step >= self.config.steps:
+            replica.end("finished", "")
+
+    def _look(self, replica: Replica) -> bool:
+        """Whether σ is above the limit, where it was computed; the drift monitor looks too."""
+        sizes = replica.forces_std()
+        if sizes is None:
+            return False
+        record, largest = replica.record, float(sizes.max())
+        self.last_std = largest if self.last_std is None else max(self.last_std, largest)
+        record.checks += 1
+        if replica.monitor is not None and record.drift_step is None and replica.step % self.config.drift_every == 0:
+            record.drift_step = replica.step if replica.monitor.update(largest) else None
+        above = self.limit is not None and largest > self.limit
+        record.above += above
+        entered, record.outside = above and not record.outside, above
+        return entered
+
+    def _cross(self, replica: Replica) -> None:
+        record, row = replica.record, replica.observation()
+        record.crossings += 1
+        self.output.append_frame(CROSSINGS, replica.atoms, replica.results, replica.frame_info(reason="crossing"))
+        if self.config.on_crossing == "continue":
+            return
+        self.output.append_log(row)
+        message = f"force σ of {row['forces_std_max']:.3g} eV/Å at step {replica.step}, above {self.limit:.3g}"
+        if self.config.on_crossing == "stop" or not replica.history:
+            replica.remember(self.output)
+            replica.end("crossing", message)
+            return
+        replica.take_back(self.output)
+        record.outside = False
+        if record.crossings > self.config.max_rollbacks:
+            replica.end("crossing", f"{message}; taken back to step {replica.step}")
+        else:
+            replica.redraw_velocities(self.output)
+
+    def _give_up(self, replica: Replica, broken: Broken) -> None:
+        if np.isfinite(replica.atoms.positions).all() and np.isfinite(replica.atoms.get_momenta()).all():
+            self.output.append_frame(BROKEN, replica.atoms, {}, replica.frame_info(reason=broken.reason))
+        replica.end(broken.reason, broken.message)
+
+    def _status(self) -> MDStatus:
+        running = [replica for replica in self.replicas if replica.running]
+        largest, self.last_std = self.last_std, None
+        return MDStatus(
+            step=min((replica.step for replica in running), default=self.config.steps),
+            steps=self.config.steps,
+            running=len(running),
+            replicas=len(self.replicas),
+            forces_std=largest,
+            threshold=self.limit,
+        )
+
+    def _save(self) -> None:
+        saved = [replica.saved() for replica in self.replicas]
+        Checkpoint(
+            sizes=self.output.flush(),
+            memories=[memory for memory, _ in saved],
+            histories=[history for _, history in saved],
+        ).write(self.directory)
+
+
+def _origins(n_starts: int, config: MDConfig) -> list[Origin]:
+    temperatures = config.temperature or (None,)
+    each = [(start, t) for start in range(n_starts) for t in temperatures for _ in range(config.replicas)]
+    return [Origin(number, start, temperature) for number, (start, temperature) in enumerate(each)]
+
+
+def _monitor(config: MDConfig, calibration: Scores | None) -> DriftMonitor | None:
+    return None if calibration is None else DriftMonitor(calibration.forces_std, config.false_alarm)
+
+
+def _check_starts(structures: Sequence[Atoms], model: Predictor, config: MDConfig) -> None:
+    if not structures:
+        raise DataError("there is no structure to start from")
+    for index, atoms in enumerate(structures):
+        if problem := _problem(atoms, model, config):
+            raise DataError(f"start {index}: {problem}")
+
+
+def _problem(atoms: Atoms, model: Predictor, config: MDConfig) -> str | None:
+    if len(atoms) < 2:
+        return f"{len(atoms)} atoms; nothing moves but the distances between atoms, so at least 2 are needed"
+    if atoms.constraints:
+        return "it has constraints (fixed atoms); here all atoms move: remove them"
+    if isinstance(model, Model) and (unseen := sorted(set(atoms.numbers.tolist()) - set(model.elements))):
+        known = ", ".join(chemical_symbols[number] for number in model.elements)
+        return f"{chemical_symbols[unseen[0]]} is an element this model was not trained on (it knows {known})"
+    if config.ensemble == "npt" and not (atoms.pbc.all() and atoms.cell.rank == 3):
+        return "npt needs a cell that is periodic along all three axes"
+    momenta = atoms.get_momenta()
+    if not config.temperature and not (momenta.any() and np.isfinite(momenta).all()):
+        return "it has no velocities of its own; give a temperature to draw them at"
+    return None

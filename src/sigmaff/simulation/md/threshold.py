@@ -1,0 +1,128 @@
+"""A limit on σ with a meaning: conformal risk control on calibration structures.
+
+Angelopoulos, Bates, Fisch, Lei and Schuster, "Conformal risk control" (2022). A structure has a score s, the largest
+force σ of its atoms, and an error e, the largest force error of its atoms (norms of three components). It does harm
+under a limit t if it is let pass and is wrong: L(t) = 1[s ≤ t and e > y], which never falls as t grows. With n
+calibration structures and R(t) the mean of L(t) over them, the largest t of
+
+    n / (n + 1) · R(t) + 1 / (n + 1) ≤ x
+
+keeps the chance of harm by one more structure at most x, if it is exchangeable with the calibration structures: on
+average over draws of them, whatever σ is worth. A σ that is worth nothing makes t small, not the promise false; a limit
+that passes no more structures than may do harm says nothing, and is refused. Structures are counted, not atoms, because
+errors of the atoms of one structure go together.
+"""
+
+from dataclasses import dataclass
+from math import ceil, floor
+
+import numpy as np
+import numpy.typing as npt
+
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.evaluation import Evaluation
+from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.stepper import FloatArray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Of calibration structures, which the model has not seen."""
+
+    forces_std: FloatArray  # (n,) largest force σ of an atom, eV/Å
+    forces_error: FloatArray  # (n,) largest force error of an atom, eV/Å
+
+    def __len__(self) -> int:
+        return self.forces_std.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """The largest force σ of an atom that is let pass, and what that means."""
+
+    value: float  # eV/Å
+    statement: str
+    accepted: float | None = None  # share of calibration structures that are let pass
+
+
+def structure_scores(evaluation: Evaluation) -> Scores:
+    """Scores of labelled structures, from calibrated σ."""
+    std, error = evaluation.forces_std, evaluation.forces_error
+    if std is None or error is None:
+        lacking = "the model gives no σ of forces" if std is None else "the structures have no forces"
+        raise DataError(f"{evaluation.name}: a limit on σ cannot be found on them: {lacking}")
+    first = np.flatnonzero(np.diff(evaluation.structure_index, prepend=-1))
+    return Scores(forces_std=_largest(std, first), forces_error=_largest(error, first))
+
+
+def choose_threshold(config: MDConfig, calibration: Scores | None) -> Threshold | None:
+    """The limit that the settings ask for."""
+    if config.stop_above is None:
+        return None
+    if config.stop_above != "auto":
+        return Threshold(value=config.stop_above, statement=f"limit on force σ: {config.stop_above:g} eV/Å, as given")
+    if calibration is None or config.error_above is None:
+        raise ConfigError(
+            "stop_above auto needs calibration structures: labelled ones that the model was not trained on"
+        )
+    return risk_threshold(calibration, config.error_above, config.risk)
+
+
+def risk_threshold(scores: Scores, error_above: float, risk: float) -> Threshold:
+    """The largest limit on σ that keeps its promise, or an error that says what would make one possible."""
+    n_allowed = _allowed(len(scores), risk)
+    if n_allowed < 0:
+        raise ConfigError(
+            f"{len(scores)} calibration structures cannot promise a risk of {risk:g}: give at least "
+            f"{ceil(1.0 / risk) - 1}, or allow a risk of {1.0 / (len(scores) + 1):.2g} or more"
+        )
+    value = _limit(scores, error_above, n_allowed)
+    passing = scores.forces_std <= value
+    if passing.sum() <= n_allowed:  # which might all be wrong
+        raise ConfigError(
+            f"no limit on σ keeps the chance of a force error above {error_above:g} eV/Å at {risk:g}: calibration "
+            "structures of the smallest σ have such errors. Half of the structures would pass with error_above at "
+            f"{_rounded_up(_useful_error(scores, n_allowed)):.3g} eV/Å"
+        )
+    wrong = float(np.mean(scores.forces_error[passing] > error_above))
+    statement = (
+        f"limit on force σ: {value:.4g} eV/Å. A structure like the {len(scores)} calibration structures passes it (no "
+        f"atom's σ above it) and yet has a force error above {error_above:g} eV/Å with a chance of at most {risk:g} "
+        f"(conformal risk control; exchangeability with them assumed). Of them, {passing.mean():.1%} pass, and "
+        f"{wrong:.2%} of these have such an error"
+    )
+    return Threshold(value=value, statement=statement, accepted=float(passing.mean()))
+
+
+def _allowed(n: int, risk: float) -> int:
+    """Calibration structures that may do harm: the largest k of (k + 1) / (n + 1) ≤ x, up to rounding."""
+    return floor(risk * (n + 1) * (1 + 1e-12)) - 1
+
+
+def _limit(scores: Scores, error_above: float, n_allowed: int) -> float:
+    """Just below the σ of the first harmful structure too many; where there is none, the largest σ known."""
+    harmful = np.sort(scores.forces_std[scores.forces_error > error_above])
+    if harmful.size <= n_allowed:
+        return float(scores.forces_std.max())
+    return float(np.nextafter(harmful[n_allowed], -np.inf))
+
+
+def _useful_error(scores: Scores, n_allowed: int) -> float:
+    """The smallest error at which half of the structures would pass: the more is forgiven, the more pass."""
+    candidates = np.sort(scores.forces_error)
+    low, high = 0, len(candidates) - 1
+    while low < high:
+        middle = (low + high) // 2
+        passing = np.mean(scores.forces_std <= _limit(scores, float(candidates[middle]), n_allowed))
+        low, high = (low, middle) if passing >= 0.5 else (middle + 1, high)
+    return float(candidates[low])
+
+
+def _rounded_up(value: float) -> float:
+    """To three digits."""
+    digit = 10.0 ** (floor(np.log10(value)) - 2)
+    return ceil(value / digit) * digit
+
+
+def _largest(vectors: FloatArray, first: npt.NDArray[np.int64]) -> FloatArray:
+    return np.maximum.reduceat(np.linalg.norm(vectors, axis=1), first)
