@@ -15,6 +15,8 @@ LAYERS = [
     {"graph", "readout"},
     {"prediction"},
     {"data", "backbones", "heads"},
+    {"labelling"},
+    {"generate"},
     {"potential"},
     {"sampling"},
     {"model_file"},

@@ -115,7 +115,7 @@ def _own_cluster(config: ClusterConfig) -> Iterator[Any]:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": ATTEMPTS - 1}),
         LocalCluster(
-            n_workers=config.n_workers, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
+            n_workers=config.n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL"
         ) as cluster,
     ):
         yield cluster

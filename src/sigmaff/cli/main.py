@@ -9,6 +9,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from sigmaff import __version__
+from sigmaff.cli.generate import app as generate_app
 from sigmaff.cli.md import md
 from sigmaff.cli.methods import compare, ensemble, methods
 from sigmaff.cli.options import (
@@ -261,6 +262,7 @@ def predict(
 
 for command in (methods, compare, ensemble, md):
     app.command()(command)
+app.add_typer(generate_app, name="generate")
 
 
 @app.command()

@@ -1,0 +1,96 @@
+"""Molecules in three dimensions from SMILES, by RDKit."""
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from ase import Atoms
+from ase.data import covalent_radii
+
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.units import KCAL_PER_MOL
+
+if TYPE_CHECKING:
+    from rdkit.Chem import Mol
+
+EMBEDDED_PER_WANTED = 6
+"""Conformers that are tried for each that is wanted: most fall into the same few minima."""
+
+BONDED = 1.25
+"""Atoms closer than this times the sum of their covalent radii are bonded."""
+
+SAME_ENERGY, SAME_DISTANCES = 2e-3, 0.05
+"""eV and Å: conformers closer than both are one."""
+
+
+def require_rdkit() -> ModuleType:
+    """rdkit.Chem, or what to do where it lacks."""
+    try:
+        from rdkit import Chem
+    except ModuleNotFoundError:
+        raise ConfigError("making molecules from SMILES needs RDKit: pip install 'sigmaff[generate]'") from None
+    return Chem
+
+
+def parse(smiles: str) -> "Mol":
+    """The molecule with its hydrogen atoms."""
+    Chem = require_rdkit()
+    from rdkit.rdBase import BlockLogs
+
+    with BlockLogs():
+        molecule = Chem.MolFromSmiles(smiles)
+    if molecule is None or molecule.GetNumAtoms() == 0:
+        raise DataError("it is not the SMILES of a molecule")
+    return Chem.AddHs(molecule)
+
+
+def embed(molecule: "Mol", n: int, seed: int) -> list[Atoms]:
+    """Up to n different conformers, the lowest of a molecular-mechanics force field, from low to high.
+
+    Stereocentres and double bonds that the SMILES leaves open take every form.
+    """
+    from rdkit.Chem import rdDistGeom, rdForceFieldHelpers
+    from rdkit.rdBase import BlockLogs
+
+    n_tried = EMBEDDED_PER_WANTED * n
+    with BlockLogs():
+        rdDistGeom.EmbedMultipleConfs(molecule, n_tried, randomSeed=seed, useSmallRingTorsions=True, ETversion=2)
+        if molecule.GetNumConformers() == 0:
+            raise DataError("RDKit found no place for its atoms")
+        relaxed = rdForceFieldHelpers.MMFFOptimizeMoleculeConfs(molecule, maxIters=1000)
+    numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]
+    found = [Atoms(numbers, conformer.GetPositions()) for conformer in molecule.GetConformers()]
+    energies = np.array([energy for _, energy in relaxed]) * KCAL_PER_MOL
+    return [found[index] for index in distinct(found, energies)[:n]]
+
+
+def distinct(structures: list[Atoms], energies: npt.NDArray[np.float64]) -> list[int]:
+    """Numbers of structures unlike all lower ones, from low to high energy; mirror images are alike."""
+    kept: list[int] = []
+    prints = [_sorted_distances(atoms) for atoms in structures]
+    for index in np.argsort(energies, kind="stable"):
+        if not any(_alike(prints, energies, index, other) for other in kept):
+            kept.append(int(index))
+    return kept
+
+
+def has_bonds_of(atoms: Atoms, molecule: "Mol") -> bool:
+    """Whether those atoms are neighbours that should be."""
+    radii = covalent_radii[atoms.numbers]
+    bonded = atoms.get_all_distances() < BONDED * (radii[:, None] + radii)
+    np.fill_diagonal(bonded, False)
+    return bool((bonded == require_rdkit().GetAdjacencyMatrix(molecule).astype(bool)).all())
+
+
+def _alike(prints: list[npt.NDArray[np.float64]], energies: npt.NDArray[np.float64], one: int, other: int) -> bool:
+    deviation = np.sqrt(np.mean((prints[one] - prints[other]) ** 2)) if len(prints[one]) else 0.0
+    return bool(abs(energies[one] - energies[other]) < SAME_ENERGY and deviation < SAME_DISTANCES)
+
+
+def _sorted_distances(atoms: Atoms) -> npt.NDArray[np.float64]:
+    """Distances of all pairs, in order of elements, then of length: the same however equal atoms are numbered."""
+    first, second = np.triu_indices(len(atoms), 1)
+    elements = np.sort(atoms.numbers[np.stack([first, second])], axis=0)
+    distances = atoms.get_all_distances()[first, second]
+    return distances[np.lexsort((distances, elements[1], elements[0]))]

@@ -1,0 +1,198 @@
+"""Energies and forces of structures from a quantum-chemistry engine: tight binding, DFT, or any ASE calculator."""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.calculator import BaseCalculator
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.data import covalent_radii
+from ase.neighborlist import neighbor_list
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.tasks import Outcome, run_tasks
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+BASIS, FUNCTIONAL = "def2-svp", "pbe"
+
+CLOSEST = 0.5
+"""Two atoms closer than this fraction of the sum of their covalent radii are on top of each other."""
+
+
+class LabelError(SigmaffError):
+    """A structure has no label that could be trusted."""
+
+
+class EngineConfig(BaseModel):
+    """What computes labels, and which of them are believed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    calculator: str = Field(
+        default="gfn2-xtb",
+        description="gfn2-xtb, gfn1-xtb (tblite), pyscf-pbe (PBE/def2-SVP), or module:factory of an ASE calculator",
+    )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="arguments of the calculator or its factory")
+    charge: int = Field(default=0, description="total charge, e; of a factory, give it in arguments")
+    multiplicity: int | None = Field(
+        default=None, ge=1, description="2S + 1; null is the lowest that the electrons allow"
+    )
+    time_limit: float | None = Field(default=600.0, gt=0, description="seconds that a label may take; null is no limit")
+    max_force: float = Field(default=100.0, gt=0, description="eV/Å; a label with a larger force is absurd")
+
+    @model_validator(mode="after")
+    def _engine_is_known(self) -> Self:
+        if self.calculator in ENGINES:
+            return self
+        module, _, factory = self.calculator.partition(":")
+        if not (module and factory):
+            known = ", ".join(ENGINES)
+            raise ValueError(f"no engine {self.calculator!r}; known: {known}, or module:factory of a calculator")
+        if self.charge != 0 or self.multiplicity is not None:
+            raise ValueError(f"charge and multiplicity are not passed to {self.calculator}; put them in arguments")
+        return self
+
+
+def label(atoms: Atoms, engine: EngineConfig) -> Atoms:
+    """A copy that carries energy (eV), forces (eV/Å) and, of a crystal, stress (eV/Å³) where the engine has it."""
+    labelled = atoms.copy()
+    _check_geometry(labelled)
+    labelled.calc = make_calculator(labelled, engine)
+    with engine_failures(engine):
+        results = _results(labelled)
+    _check_results(results, engine.max_force)
+    labelled.calc = SinglePointCalculator(labelled, **results)
+    return labelled
+
+
+def label_all(structures: Sequence[Atoms], engine: EngineConfig, client: "Client") -> Iterator[Outcome[Atoms]]:
+    """Labels side by side on the workers, in the order in which they end; the time limit of the engine holds."""
+    bare = [atoms.copy() for atoms in structures]
+    return run_tasks(partial(label, engine=engine), bare, client, time_limit=engine.time_limit)
+
+
+@contextmanager
+def engine_failures(engine: EngineConfig) -> Iterator[None]:
+    """Whatever the engine's calculator raises in the block, as a LabelError."""
+    try:
+        yield
+    except Exception as error:  # any: engines fail in as many ways as there are engines
+        raise LabelError(f"{engine.calculator} gave no label: {_why(error)}") from error
+
+
+def make_calculator(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
+    """The engine as an ASE calculator, for structures of these elements."""
+    build = ENGINES.get(engine.calculator)
+    return _from_factory(engine) if build is None else build(atoms, engine)
+
+
+def _results(atoms: Atoms) -> dict[str, Any]:
+    forces = atoms.get_forces(apply_constraint=False)
+    results = {"energy": float(atoms.get_potential_energy()), "forces": np.array(forces, dtype=np.float64)}
+    if atoms.pbc.all() and "stress" in atoms.calc.implemented_properties:
+        results["stress"] = atoms.get_stress(apply_constraint=False)
+    return results
+
+
+def _why(error: Exception) -> str:
+    text = str(error)
+    return "its self-consistent field did not converge" if "not converged" in text else text or type(error).__name__
+
+
+def _check_geometry(atoms: Atoms) -> None:
+    lost = np.flatnonzero(~np.isfinite(atoms.positions).all(axis=1))
+    if lost.size:
+        raise LabelError(f"atom {lost[0]} has a position that is not a finite number")
+    if (atoms.pbc & ~atoms.cell.array.any(axis=1)).any():
+        raise LabelError("the structure is periodic along an axis that its cell does not give")
+    first, second, distance = neighbor_list("ijd", atoms, CLOSEST * covalent_radii[atoms.numbers])
+    if first.size:
+        raise LabelError(f"atoms {first[0]} and {second[0]} are on top of each other, {distance[0]:.2f} Å apart")
+
+
+def _check_results(results: Mapping[str, Any], max_force: float) -> None:
+    if not np.isfinite(results["energy"]):
+        raise LabelError("the energy is not a finite number")
+    size = np.linalg.norm(results["forces"], axis=1)
+    if not np.isfinite(size).all():
+        raise LabelError(f"the force on atom {np.flatnonzero(~np.isfinite(size))[0]} is not a finite number")
+    if not np.isfinite(results.get("stress", 0.0)).all():
+        raise LabelError("the stress is not finite")
+    if size.max(initial=0.0) > max_force:
+        atom = int(size.argmax())
+        raise LabelError(f"the force on atom {atom} is {size[atom]:.1f} eV/Å, more than max_force = {max_force:g}")
+
+
+def _tblite(method: str, atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
+    with _one_openmp_thread():
+        from tblite.ase import TBLite
+    settings = {"verbosity": 0, "charge": engine.charge, "multiplicity": _multiplicity(atoms, engine)}
+    return TBLite(method=method, **(settings | engine.arguments))
+
+
+def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
+    """PBE/def2-SVP with density fitting. Arguments are attributes of the mean field: xc, conv_tol, max_cycle, ..."""
+    try:
+        from pyscf import dft, gto, lib
+        from pyscf.pbc.tools.pyscf_ase import PySCF
+    except ModuleNotFoundError:
+        raise ConfigError("labels by PySCF need it: pip install 'sigmaff[pyscf]'") from None
+    if atoms.pbc.any():
+        raise LabelError("pyscf-pbe labels molecules, and this structure is periodic")
+    lib.num_threads(1)
+    spin = _multiplicity(atoms, engine) - 1
+    geometry = list(zip(atoms.symbols, atoms.positions, strict=True))
+    molecule = gto.M(atom=geometry, basis=BASIS, charge=engine.charge, spin=spin, verbose=0)
+    field = (dft.UKS if spin else dft.RKS)(molecule).set(xc=FUNCTIONAL).density_fit()
+    return PySCF(method=field.set(**engine.arguments))
+
+
+def _from_factory(engine: EngineConfig) -> BaseCalculator:
+    module, _, name = engine.calculator.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ConfigError(f"the engine {engine.calculator} is not to be found: {error}") from None
+    try:
+        calculator = factory(**engine.arguments)
+    except TypeError as error:
+        raise ConfigError(f"the engine {engine.calculator} does not take these arguments: {error}") from error
+    if not isinstance(calculator, BaseCalculator):
+        raise ConfigError(f"{engine.calculator} gave a {type(calculator).__name__}, not an ASE calculator")
+    return calculator
+
+
+def _multiplicity(atoms: Atoms, engine: EngineConfig) -> int:
+    """As asked for, or singlet and doublet for even and odd numbers of electrons."""
+    if engine.multiplicity is not None:
+        return engine.multiplicity
+    return 1 + (int(atoms.numbers.sum()) - engine.charge) % 2
+
+
+@contextmanager
+def _one_openmp_thread() -> Iterator[None]:
+    """For libraries that read the number when they are loaded. Small molecules are slower on more threads than one."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+ENGINES: dict[str, Callable[[Atoms, EngineConfig], BaseCalculator]] = {
+    "gfn2-xtb": partial(_tblite, "GFN2-xTB"),
+    "gfn1-xtb": partial(_tblite, "GFN1-xTB"),
+    "pyscf-pbe": _pyscf,
+}
