@@ -16,13 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from sigmaff.errors import ConfigError
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-ATTEMPTS = 3
-"""Times that a piece may cost its process the life before it is given up, on workers of this machine."""
 
 
 class SlurmConfig(BaseModel):
@@ -83,22 +80,23 @@ def run_tasks(
 ) -> Iterator[Outcome[R]]:
     """function(argument) for each, in the order in which they end.
 
-    time_limit: seconds, after which the worker that has not come to an end is killed and its piece tried elsewhere.
+    A worker that dies takes with it all pieces that wait there. They are tried once more at the end, one by one, and
+    only what costs a worker the life then too is given up.
+    time_limit: seconds, after which a worker that has not come to an end is killed.
     """
-    from distributed import as_completed
+    from distributed import KilledWorker, as_completed
 
     work = partial(_attempt, function, time_limit)
     futures = {client.submit(work, argument, pure=False): index for index, argument in enumerate(arguments)}
-    if not futures:
-        return
-    for future in as_completed(list(futures), loop=client.loop):
-        error = future.exception()
-        if error is None:
-            value, message = future.result()
-            yield Outcome(index=futures[future], value=value, error=message)
+    suspects = []
+    for future in as_completed(list(futures), loop=client.loop) if futures else ():
+        if isinstance(future.exception(), KilledWorker):
+            suspects.append(futures[future])
         else:
-            yield Outcome(index=futures[future], error=_why_lost(error, time_limit))
+            yield _outcome(futures[future], future, time_limit)
         future.release()
+    for index in sorted(suspects):
+        yield _outcome(index, client.submit(work, arguments[index], pure=False), time_limit)
 
 
 @contextmanager
@@ -113,7 +111,7 @@ def _own_cluster(config: ClusterConfig) -> Iterator[Any]:
             yield cluster
         return
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": ATTEMPTS - 1}),
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         LocalCluster(
             n_workers=config.n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL"
         ) as cluster,
@@ -153,8 +151,15 @@ def _attempt(function: Callable[[T], R], time_limit: float | None, argument: T) 
         watchdog.cancel()
 
 
-def _why_lost(error: BaseException, time_limit: float | None) -> str:
-    if type(error).__name__ != "KilledWorker":
-        return f"{type(error).__name__}: {error}"
+def _outcome(index: int, future: "Future", time_limit: float | None) -> Outcome[Any]:
+    """What came of a piece, waited for."""
+    from distributed import KilledWorker
+
+    error = future.exception()
+    if error is None:
+        value, message = future.result()
+        return Outcome(index=index, value=value, error=message)
+    if not isinstance(error, KilledWorker):
+        return Outcome(index=index, error=f"{type(error).__name__}: {error}")
     late = "" if time_limit is None else f" or took longer than {time_limit:g} s"
-    return f"every process that worked on it died{late}"
+    return Outcome(index=index, error=f"every process that worked on it died{late}")

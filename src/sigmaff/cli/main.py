@@ -9,6 +9,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from sigmaff import __version__
+from sigmaff.cli.audit import audit
 from sigmaff.cli.generate import app as generate_app
 from sigmaff.cli.md import md
 from sigmaff.cli.methods import compare, ensemble, methods
@@ -30,6 +31,7 @@ from sigmaff.cli.options import (
     errors,
 )
 from sigmaff.cli.reading import Reading
+from sigmaff.cli.reproduce import reproduce
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
@@ -260,7 +262,7 @@ def predict(
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 
 
-for command in (methods, compare, ensemble, md):
+for command in (methods, compare, ensemble, audit, md, reproduce):
     app.command()(command)
 app.add_typer(generate_app, name="generate")
 

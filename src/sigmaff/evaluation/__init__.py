@@ -5,6 +5,7 @@ from sigmaff.evaluation.evaluate import (
     Evaluation,
     LabelledGraphs,
     calibrate_evaluation,
+    evaluate_calibrated,
     evaluate_model,
 )
 from sigmaff.evaluation.metrics import (
@@ -43,6 +44,7 @@ __all__ = [
     "calibrate_evaluation",
     "calibration_score",
     "ence",
+    "evaluate_calibrated",
     "evaluate_model",
     "fit_calibration",
     "fpr_at_tpr",

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
 from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.potential import Model, Uncalibrated
 from sigmaff.prediction import (
     UNCALIBRATED,
     Calibration,
@@ -95,6 +97,32 @@ class Evaluation:
     def node_energy_std(self) -> FloatArray | None:
         """Calibrated σ of each atom's share of the energy, (n_atoms,); it shares the energy's calibration."""
         return _scaled(self.node_energy_std_raw, self.energy_calibration)
+
+
+def evaluate_calibrated(
+    model: Model,
+    dataset: GraphDataset,
+    *,
+    name: str,
+    batch_size: int = 32,
+    forces_std: ForcesStd = "auto",
+    progress: Callable[[int, int], None],
+) -> Evaluation:
+    """A model with its calibrations. Elements that it has not seen have a σ, and no reference energy: no errors.
+
+    ``progress`` is called with the number of structures done and their total.
+    """
+    unseen = not set(dataset.structures.elements) <= set(model.elements)
+    return evaluate_model(
+        Uncalibrated(model, unseen_elements=unseen),
+        dataset,
+        name=name,
+        batch_size=dataset.batch_size(batch_size),
+        forces_std=forces_std,
+        energy_calibration=model.energy_calibration or UNCALIBRATED,
+        forces_calibration=model.forces_calibration or UNCALIBRATED,
+        progress=lambda done: progress(done, len(dataset)),
+    )
 
 
 def evaluate_model(

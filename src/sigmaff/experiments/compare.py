@@ -2,21 +2,20 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sigmaff.errors import ConfigError, SigmaffError
-from sigmaff.experiments.datasets import RunData, load_data
+from sigmaff.experiments.datasets import load_data
 from sigmaff.experiments.evaluate import dataset_for
-from sigmaff.experiments.make import Listener, training_of
-from sigmaff.experiments.methods import METHODS, Method
+from sigmaff.experiments.make import Listener, joining, sampling
+from sigmaff.experiments.methods import METHODS
 from sigmaff.experiments.run import RunResult, run, run_with
 from sigmaff.experiments.settings import RunConfig
-from sigmaff.model_file import load, load_potential
+from sigmaff.model_file import load
 from sigmaff.potential import Model
-from sigmaff.sampling import Ensemble, MonteCarloDropout
 
 TIMED_STRUCTURES = 8
 ROUNDS = 7
@@ -70,10 +69,10 @@ def _run_method(name: str, config: RunConfig, listener: Listener, *, force: bool
     settings = method.settings(config).model_copy(update={"output": config.output / name})
     if method.sampled_from is not None:
         source = _run_method(method.sampled_from, config, listener, force=False)
-        return _finished(run_with(_sampling(method, source), settings, listener, force=force))
+        return _finished(run_with(sampling(source), settings, listener, force=force))
     if method.ensemble is not None:
         members = _members(method.ensemble.size, config, listener)
-        return _finished(run_with(_joining(members), settings, listener, force=force))
+        return _finished(run_with(joining(members), settings, listener, force=force))
     if method.takes_backbone:
         backbone = _run_method("backbone", config, listener, force=False)
         settings = settings.model_copy(update={"backbone_from": backbone})
@@ -89,23 +88,6 @@ def _members(size: int, config: RunConfig, listener: Listener) -> list[Path]:
         settings = METHODS["backbone"].settings(config).model_copy(update=changes)
         paths.append(_finished(run(settings, listener)))
     return paths
-
-
-def _joining(members: list[Path]) -> Callable[..., tuple[Model, dict[str, Any]]]:
-    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
-        potentials = [load_potential(path) for path in members]
-        return Ensemble(potentials), {"members": [potential.record["training"] for potential in potentials]}
-
-    return make
-
-
-def _sampling(method: Method, source: Path) -> Callable[..., tuple[Model, dict[str, Any]]]:
-    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
-        assert method.mc_dropout is not None
-        potential = load_potential(source)
-        return MonteCarloDropout(potential, method.mc_dropout), training_of(potential)
-
-    return make
 
 
 def _finished(result: RunResult | None) -> Path:
@@ -144,7 +126,12 @@ def _cell(
     if isinstance(path, str):
         return Cell(method=name, title=title, record={}, milliseconds={}, failed=path)
     record = models[name].record
-    trained = [*record.get("members", []), *(record[key] for key in ("training", "head_training") if key in record)]
+    trained = [
+        part[key]
+        for part in (record, *record.get("members", []))
+        for key in ("training", "head_training")
+        if key in part
+    ]
     if METHODS[name].takes_backbone:
         trained.append(load(config.output / "backbone" / "model.sigmaff").record["training"])
     return Cell(

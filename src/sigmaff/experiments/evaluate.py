@@ -7,9 +7,9 @@ from ase.data import chemical_symbols
 
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures
 from sigmaff.errors import DataError, SigmaffError
-from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_model
-from sigmaff.potential import Model, Uncalibrated
-from sigmaff.prediction import UNCALIBRATED, ForcesStd
+from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_calibrated
+from sigmaff.potential import Model
+from sigmaff.prediction import ForcesStd
 
 
 class StageListener(Protocol):
@@ -38,16 +38,8 @@ def evaluate_on(
     batch_size: int = 32,
 ) -> Evaluation:
     """Errors and σ on a data set, raw and with the model's calibrations; without errors if it holds unseen elements."""
-    unseen = not set(dataset.structures.elements) <= set(model.elements)
-    return evaluate_model(
-        Uncalibrated(model, unseen_elements=unseen),
-        dataset,
-        name=name,
-        batch_size=dataset.batch_size(batch_size),
-        forces_std=forces_std,
-        energy_calibration=model.energy_calibration or UNCALIBRATED,
-        forces_calibration=model.forces_calibration or UNCALIBRATED,
-        progress=lambda done: listener.advance(done, len(dataset)),
+    return evaluate_calibrated(
+        model, dataset, name=name, batch_size=batch_size, forces_std=forces_std, progress=listener.advance
     )
 
 

@@ -1,6 +1,7 @@
 """From structures to a model, stage by stage: backbone, head, members."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from sigmaff.experiments.evaluate import StageListener
 from sigmaff.experiments.record import check_unchanged, record_of
 from sigmaff.experiments.settings import EnsembleConfig, RunConfig
 from sigmaff.heads import DeterministicConfig
-from sigmaff.model_file import load_potential, save
+from sigmaff.model_file import load, load_potential, save
 from sigmaff.potential import Model, Potential
 from sigmaff.sampling import Ensemble, MonteCarloDropout
 from sigmaff.training import Progress, TrainingConfig, TrainingDivergedError, TrainingResult
@@ -29,6 +30,10 @@ class Listener(Progress, StageListener, Protocol):
     """Who is told how a run goes: the training's progress, and what comes before and after it."""
 
     def warn(self, text: str) -> None: ...
+
+
+Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
+"""From settings and structures to a model and how it came to be; ``None`` in a helper process."""
 
 
 def make_model(
@@ -67,8 +72,31 @@ def _make_ensemble(
     return Ensemble(members), {"members": records}
 
 
-def training_of(potential: Potential) -> dict[str, Any]:
-    """What the record of a potential says of how it came to be."""
+def joining(members: Sequence[Path]) -> Make:
+    """An ensemble of potentials from their files."""
+
+    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
+        potentials = [load_potential(path) for path in members]
+        return Ensemble(potentials), {"members": [training_of(potential) for potential in potentials]}
+
+    return make
+
+
+def sampling(source: Path) -> Make:
+    """The model of a file, predicting with dropout as the run has it."""
+
+    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
+        assert config.mc_dropout is not None
+        model = load(source)
+        potential = model.potential if isinstance(model, MonteCarloDropout) else model
+        assert isinstance(potential, Potential)
+        return MonteCarloDropout(potential, config.mc_dropout), training_of(model)
+
+    return make
+
+
+def training_of(potential: Model) -> dict[str, Any]:
+    """What the record of a model says of how it came to be."""
     return {key: potential.record[key] for key in ("training", "head_training", "fit") if key in potential.record}
 
 

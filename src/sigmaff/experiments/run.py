@@ -1,7 +1,6 @@
 """One run: labelled structures in, a calibrated force field out, in a directory that can be taken up again."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, summarize
 from sigmaff.experiments.datasets import RunData, load_data
 from sigmaff.experiments.evaluate import calibrate, evaluate_on, foreign_dataset
-from sigmaff.experiments.make import Listener, make_model
+from sigmaff.experiments.make import Listener, Make, make_model
 from sigmaff.experiments.record import check_unchanged, record_of
 from sigmaff.experiments.settings import OtherStructures, RunConfig
 from sigmaff.files import refuse_overwrite, write_json
@@ -30,10 +29,6 @@ class RunResult:
     model_path: Path
     metrics: Summary | None  # of the test structures
     already_done: bool = False
-
-
-Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
-"""From settings and structures to a model and how it came to be; ``None`` in a helper process."""
 
 
 def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:

@@ -1,0 +1,96 @@
+"""What an audit finds out about one desideratum: numbers, the tolerances they are held against, a verdict."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sigmaff.evaluation.metrics import FloatArray
+
+Verdict = Literal["holds", "approximately", "fails", "not applicable"]
+MARKS: dict[Verdict, str] = {"holds": "✓", "approximately": "(✓)", "fails": "✗", "not applicable": "–"}
+_ORDER: tuple[Verdict, ...] = ("not applicable", "holds", "approximately", "fails")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """Up to ``holds`` a number is right, up to ``approximately`` nearly so; from there on down if ``at_least``."""
+
+    holds: float
+    approximately: float
+    reason: str
+    unit: str = ""
+    at_least: bool = False
+
+    def verdict(self, value: float) -> Verdict:
+        if not math.isfinite(value):
+            return "fails"
+        sign = -1.0 if self.at_least else 1.0
+        if sign * value <= sign * self.holds:
+            return "holds"
+        return "approximately" if sign * value <= sign * self.approximately else "fails"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A line of a plot."""
+
+    plot: str  # what it belongs to: "locality", "nve", "calibration of energies", ...
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One desideratum of one subject."""
+
+    desideratum: str
+    verdict: Verdict
+    figure: str  # the number that stands in the table
+    sentence: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    tolerances: dict[str, Tolerance] = field(default_factory=dict)  # of the numbers that are judged, by name
+    series: tuple[Series, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        return MARKS[self.verdict]
+
+
+def judged(
+    desideratum: str,
+    numbers: Mapping[str, float | None],
+    tolerances: Mapping[str, Tolerance],
+    *,
+    figure: str,
+    sentence: str,
+    series: Sequence[Series] = (),
+) -> Finding:
+    """A finding whose verdict is the worst of its numbers; those that are not known are left out.
+
+    A judged number that is not finite is a failure, and is left out of the numbers, which a JSON file can hold.
+    """
+    known = {name: float(value) for name, value in numbers.items() if value is not None}
+    used = {name: tolerance for name, tolerance in tolerances.items() if name in known}
+    return Finding(
+        desideratum=desideratum,
+        verdict=worst([tolerance.verdict(known[name]) for name, tolerance in used.items()]),
+        figure=figure,
+        sentence=sentence,
+        numbers={name: value for name, value in known.items() if math.isfinite(value)},
+        tolerances=used,
+        series=tuple(series),
+    )
+
+
+def not_applicable(desideratum: str, sentence: str, numbers: Mapping[str, float | None] | None = None) -> Finding:
+    """Numbers without a verdict, or nothing but the reason why there is none."""
+    return judged(desideratum, numbers or {}, {}, figure="", sentence=sentence)
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    return max(verdicts, key=_ORDER.index, default="not applicable")
+
+
+def line(plot: str, x: FloatArray, y: FloatArray) -> Series:
+    return Series(plot=plot, x=tuple(x.tolist()), y=tuple(y.tolist()))

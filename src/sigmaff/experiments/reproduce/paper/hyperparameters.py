@@ -1,0 +1,78 @@
+"""How the paper's models are trained: Tables 8, 9 and 10."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["md17", "qm7x"]
+"""Of the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A column of Table 9."""
+
+    learning_rate: float
+    warmup_steps: int
+    decay_steps: int
+    decay_rate: float = 0.01
+    ema_decay: float = 0.999
+    patience: int = 50
+    forces_weight: float = 0.99  # ρ
+
+
+TRAININGS: dict[tuple[str, str, Kind], Training] = {  # backbone, method, data
+    ("dimenet++", "dropout", "qm7x"): Training(learning_rate=0.002, warmup_steps=550, decay_steps=6_600_000),
+    ("dimenet++", "dropout", "md17"): Training(learning_rate=0.001, warmup_steps=10_000, decay_steps=1_200_000),
+    ("dimenet++", "evidential", "qm7x"): Training(
+        learning_rate=0.001, warmup_steps=550, decay_steps=660_000, ema_decay=0.99, forces_weight=0.9
+    ),
+    ("dimenet++", "evidential", "md17"): Training(
+        learning_rate=0.001, warmup_steps=10_000, decay_steps=1_200_000, forces_weight=0.9
+    ),
+    ("schnet", "dropout", "qm7x"): Training(learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000),
+    ("schnet", "dropout", "md17"): Training(learning_rate=0.001, warmup_steps=10_000, decay_steps=4_000_000),
+    ("schnet", "evidential", "qm7x"): Training(
+        learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000, forces_weight=0.9
+    ),
+    ("schnet", "evidential", "md17"): Training(
+        learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000, forces_weight=0.9
+    ),
+}
+EVIDENTIAL_LAMBDA = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Process:
+    """A column of Table 8."""
+
+    learning_rate: float
+    n_inducing: int
+    patience: int = 50
+    forces_weight: float = 0.99
+
+
+FIXED_LNK: dict[Kind, Process] = {
+    "qm7x": Process(learning_rate=0.01, n_inducing=256),
+    "md17": Process(learning_rate=0.01, n_inducing=100),
+}
+LNK: dict[Kind, Process] = {"qm7x": Process(learning_rate=0.001, n_inducing=256)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """A column of Table 10."""
+
+    batch_size: int
+    n_train: int
+    n_validation: int
+
+
+SIZES: dict[Kind, Sizes] = {
+    "qm7x": Sizes(batch_size=32, n_train=33_213, n_validation=4151),
+    "md17": Sizes(batch_size=1, n_train=1000, n_validation=1000),
+}
+
+DROPOUT_PERCENT = 20
+N_SAMPLES, N_MORE_SAMPLES = 5, 69
+ENSEMBLE_SIZE = 5
+COPIES_APART = 15.0  # Å
