@@ -140,6 +140,7 @@ def write_files(folder: Path) -> None:
         "held_out.extxyz": morse_frames(20, seed=6),
         "other.extxyz": ether_frames(12),
         "in.extxyz": bare_frames(),
+        "start.extxyz": morse_frames(2, seed=7),
     }
     for name, frames in files.items():
         ase.io.write(folder / name, frames)

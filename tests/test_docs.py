@@ -29,6 +29,8 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 NOT_RUN = ("make", "pip", "git")
+LONG = ("reproduce", "generate")
+"""Commands of minutes or hours, which have tests of their own: here only their options are looked up."""
 
 
 class Block(NamedTuple):
@@ -63,7 +65,8 @@ def run(words: list[str]) -> None:
     assert program == "sigmaff", f"{shlex.join(words)}: a document should tell how to run sigmaff"
     if arguments[1:] and arguments[1].startswith(("examples/", "runs/")):  # minutes of training, and what follows on it
         return
-    outcome = sigmaff(*arguments)
+    asked_for_help = ["--help"] if arguments[0] in LONG and arguments[1] != "list" else []
+    outcome = sigmaff(*arguments, *asked_for_help)
     assert outcome.code == 0, f"{shlex.join(words)}: {outcome.err}"
 
 
@@ -72,7 +75,8 @@ def test_what_it_says_can_be_typed(
     document: Path, workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_files(tmp_path)
-    shutil.copy(workspace.model, tmp_path / "model.sigmaff")
+    for name in ("model.sigmaff", "another.sigmaff"):
+        shutil.copy(workspace.model, tmp_path / name)
     write_config(tmp_path / "run.yaml", ("training.max_epochs", 3))
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "__main__"}
