@@ -11,7 +11,7 @@ from sigmaff.heads import LNK, HeadConfig, LNKConfig
 from sigmaff.potential import Potential, PotentialConfig
 
 BACKBONE = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=12, cutoff=5.0)
-LNK_CONFIG = LNKConfig(n_inducing=12, n_samples=16, n_frequencies=32)
+LNK_CONFIG = LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16, n_frequencies=32)
 STATISTICS = DatasetStatistics(
     elements=(1, 6, 8),
     reference_energies={1: -13.6, 6: -1029.0, 8: -2042.0},

@@ -320,7 +320,7 @@ def test_a_head_on_a_backbone_from_a_file(workspace: Workspace, deterministic: P
     assert not (tmp_path / "run" / "backbone").exists()
     for option, words in (
         ("model.backbone.n_hidden=8", "other settings than model.backbone"),
-        ("model.head={name: evidential}", "trained together with its backbone"),
+        ("model.head={name: evidential}", "trained with its backbone from scratch"),
         (f"backbone_from={workspace.model}", "takes a model with a deterministic head"),
     ):
         given = ("--set", f"backbone_from={deterministic}", "--set", option)

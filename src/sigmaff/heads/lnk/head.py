@@ -41,7 +41,9 @@ class LNKConfig(HeadSettings):
 
     name: Literal["lnk"] = "lnk"
     kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
-        default="rbf+linear", description="covariance of the embeddings of two atoms of one element"
+        default="linear",
+        description="covariance of the embeddings of two atoms of one element: that of a last layer of random weights "
+        "(linear), one that falls off with distance (rbf; the paper's; matern52), or the sum of both",
     )
     by_element: bool = Field(
         default=True, description="whether atoms of different elements are independent, or compared as if of one"
@@ -80,7 +82,7 @@ class LNKConfig(HeadSettings):
         default=100,
         ge=1,
         le=20_000,
-        description="inducing points, shared out over the elements; a linear kernel has none",
+        description="inducing points of a kernel that falls off with distance, shared out over the elements",
     )
     n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(

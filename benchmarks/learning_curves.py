@@ -1,0 +1,184 @@
+"""Active learning of ethanol with GFN2-xTB: labels chosen by σ against labels drawn at random, from 20 frames on.
+
+Each seed and strategy is a campaign in a directory of its own; the same command goes on after an interruption. Both
+strategies start from the same labels, explore in the same way, train in the same way, and are tested on the same
+structures; they differ in what they pick from their explorations.
+
+python benchmarks/learning_curves.py runs/learning_curves
+"""
+
+import argparse
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import torch
+from ase import Atoms, units
+from ase.build import molecule
+from ase.md.langevin import Langevin
+from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+from matplotlib.axes import Axes
+from rich.console import Console
+from timing import describe_machine
+
+from sigmaff.allocator import keep_large_blocks
+from sigmaff.cli.progress import Terminal
+from sigmaff.files import written_whole
+from sigmaff.labelling import EngineConfig, label, make_calculator
+from sigmaff.learning import CampaignConfig, learn
+from sigmaff.report import figures
+
+ENGINE = EngineConfig(calculator="gfn2-xtb")
+STRATEGIES = {"σ": "variance_reduction", "largest σ": "sigma", "random": "random"}
+COLORS = {"σ": figures.BLUE, "largest σ": "#009e73", "random": figures.ORANGE}
+TIME_STEP = 0.5  # fs
+APART = 40  # steps between frames
+Curve = dict[int, float]
+"""Test force MAE, eV/Å, by number of labels."""
+
+
+def simulate(temperature: float, n_frames: int, seed: int) -> list[Atoms]:
+    """Labelled frames of Langevin dynamics on the surface of the engine."""
+    rng = np.random.default_rng([seed, round(temperature)])
+    atoms = molecule("CH3CH2OH")
+    atoms.calc = make_calculator(atoms, ENGINE)
+    MaxwellBoltzmannDistribution(atoms, temperature_K=2 * temperature, rng=rng)
+    dynamics = Langevin(
+        atoms, TIME_STEP * units.fs, temperature_K=temperature, friction=0.02 / units.fs, fixcm=False, rng=rng
+    )
+    dynamics.run(10 * APART)
+    frames = []
+    for _ in range(n_frames):
+        dynamics.run(APART)
+        frames.append(label(Atoms(atoms.numbers, atoms.positions), ENGINE))
+    return frames
+
+
+def data_file(path: Path, temperatures: list[float], n_frames: int, seed: int) -> Path:
+    """Frames of several temperatures, made once."""
+    if not path.exists():
+        frames = [frame for t in temperatures for frame in simulate(t, n_frames // len(temperatures), seed)]
+        with written_whole(path) as temporary:
+            ase.io.write(temporary, frames, format="extxyz")
+    return path
+
+
+def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace) -> CampaignConfig:
+    start = data_file(folder / f"start-{seed}.extxyz", [options.start_temperature], options.start, 100 + seed)
+    test = data_file(folder / "test.extxyz", options.temperature, options.test, 0)
+    training = {
+        "batch_size": 5,
+        "max_epochs": options.epochs,
+        "validate_every": 5,
+        "learning_rate": 2e-3,
+        "schedule": {"name": "cosine", "warmup_steps": 20, "final_fraction": 0.0},
+        "ema_decay": 0.99,
+        "threads": 1,
+        "tensorboard": False,
+        "accelerator": "cpu",
+    }
+    backbone = {"name": "schnet", "n_hidden": 64, "n_filters": 64, "n_interactions": 3, "n_gaussians": 32}
+    return CampaignConfig.model_validate(
+        {
+            "start": {"source": str(start), "n_labels": options.start, "use_labels": True},
+            "engine": ENGINE,
+            "model": {"backbone": backbone, "head": {"name": "lnk"}},
+            "training": training,
+            "retrain": {"every": 1},
+            "explore": {
+                "temperature": options.temperature,
+                "starts": 4,
+                "replicas": options.replicas,
+                "steps": options.steps,
+                "error_above": options.error_above,
+                "risk": 0.2,
+            },
+            "select": {"n": options.n, "method": STRATEGIES[strategy], "lower": 0.0},
+            "stop": {"max_rounds": 1000, "max_labels": options.labels, "share_above": None},
+            "test": str(test),
+            "cluster": {"n_workers": options.workers},
+            "output": folder / f"{STRATEGIES[strategy]}-{seed}",
+            "seed": seed,
+        }
+    )
+
+
+def labels_needed(curve: Curve, error: float) -> float:
+    """Labels at which a curve first comes down to this error, on a line between its points; infinite if never."""
+    points = sorted(curve.items())
+    for (n_before, before), (n_after, after) in pairwise(points):
+        if after <= error < before:
+            return n_before + (n_after - n_before) * (before - error) / (before - after)
+    return points[0][0] if points[0][1] <= error else np.inf
+
+
+def mean_curve(curves: list[Curve]) -> Curve:
+    shared = set.intersection(*(set(curve) for curve in curves))
+    return {n: float(np.mean([curve[n] for curve in curves])) for n in sorted(shared)}
+
+
+def table(curves: dict[str, list[Curve]]) -> str:
+    """Mean over seeds at each number of labels, and the labels that a random choice needs for as small an error."""
+    means = {strategy: mean_curve(found) for strategy, found in curves.items()}
+    lines = [f"| labels | {' | '.join(f'{strategy} (eV/Å)' for strategy in means)} |", "|---" * (len(means) + 1) + "|"]
+    for n in sorted(set.intersection(*(set(mean) for mean in means.values()))):
+        lines.append(f"| {n} | {' | '.join(f'{mean[n]:.4f}' for mean in means.values())} |")
+    for strategy in [name for name in means if name != "random" and "random" in means]:
+        for n, error in means[strategy].items():
+            needed = labels_needed(means["random"], error)
+            text = f"{needed:.0f} ({needed / n:.2f} ×)" if np.isfinite(needed) else "more than were tried"
+            lines.append(f"\n{strategy}: {error:.4f} eV/Å with {n} labels; random needs {text}")
+    return "\n".join(lines)
+
+
+def draw(axes: Axes, curves: dict[str, list[Curve]]) -> None:
+    for strategy, found in curves.items():
+        for curve in found:
+            axes.plot(*zip(*sorted(curve.items()), strict=True), color=COLORS[strategy], linewidth=0.6, alpha=0.6)
+        mean = sorted(mean_curve(found).items())
+        name = f"{strategy}, mean of {len(found)}"
+        axes.plot(*zip(*mean, strict=True), "o-", color=COLORS[strategy], markersize=4, linewidth=1.8, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="labels", ylabel="test force MAE (eV/Å)")
+    axes.legend()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="directory of all campaigns")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["σ", "random"])
+    parser.add_argument("--start", type=int, default=20, help="labelled frames to begin with")
+    parser.add_argument("--start-temperature", type=float, default=300.0, help="K, of these")
+    parser.add_argument("--temperature", type=float, nargs="+", default=[300.0, 500.0, 1000.0], help="K")
+    parser.add_argument("--labels", type=int, default=120, help="labels at which a campaign ends")
+    parser.add_argument("--n", type=int, default=10, help="labels of a round")
+    parser.add_argument("--steps", type=int, default=1000, help="of each exploring replica")
+    parser.add_argument("--replicas", type=int, default=2, help="of each start at each temperature")
+    parser.add_argument(
+        "--error-above", type=float, default=1.0, help="eV/Å, force error that exploration guards against"
+    )
+    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--test", type=int, default=300, help="test structures")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_large_blocks()
+    curves: dict[str, list[Curve]] = {strategy: [] for strategy in options.strategies}
+    with Terminal(Console(stderr=True)) as terminal:
+        for seed in range(options.seeds):
+            for strategy in options.strategies:
+                result = learn(campaign(options.folder, strategy, seed, options), terminal)
+                curves[strategy].append({r["n_labels"]: r["test"]["forces_mae"] for r in result.rounds})
+    figure = figures.new_figure(lambda axes: draw(axes, curves))
+    figure.patch.set(facecolor="white", alpha=1.0)
+    figure.savefig(options.folder / "learning_curves.svg")
+    (options.folder / "learning_curves.json").write_text(json.dumps(curves, indent=2) + "\n")
+    text = f"{options.seeds} seeds, {describe_machine()}\n\n{table(curves)}\n"
+    (options.folder / "learning_curves.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
