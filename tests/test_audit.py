@@ -53,6 +53,7 @@ from sigmaff.evaluation.audit.conservation import (
 from sigmaff.evaluation.audit.locality import copies, fit_growth, locality
 from sigmaff.evaluation.audit.symmetry import OPERATIONS, symmetry
 from sigmaff.heads import DeterministicConfig, EvidentialConfig, SVGPConfig
+from sigmaff.model_file import read_header
 from sigmaff.potential import Potential
 from sigmaff.prediction import UNCALIBRATED
 from sigmaff.report.audit_page import write_audit_page
@@ -566,9 +567,11 @@ def test_command(workspace: Workspace, deterministic: Path, tmp_path: Path, caps
 
 def test_command_without_data(workspace: Workspace, tmp_path: Path):
     command(models=[workspace.model], quick=True, picoseconds=0.02, json_output=tmp_path / "audit.json")
-    found = {f["desideratum"]: f["verdict"] for f in json.loads((tmp_path / "audit.json").read_text())[0]["findings"]}
-    assert found["Symmetry"] == "holds"
-    assert found["Accuracy"] == "not applicable"
+    found = {f["desideratum"]: f for f in json.loads((tmp_path / "audit.json").read_text())[0]["findings"]}
+    assert found["Symmetry"]["verdict"] == "holds"
+    own = read_header(workspace.model).record["metrics"]  # of the test structures of its run
+    assert found["Accuracy"]["numbers"]["forces_mae"] == pytest.approx(own["forces_mae"], rel=1e-5)
+    assert found["Confidence"]["numbers"]["forces_calibration"] == pytest.approx(own["forces_calibration"], abs=1e-6)
     with pytest.raises(DataError, match="with --data"):
         command(calculator=["ase.calculators.emt:EMT"], quick=True)
     with pytest.raises(ConfigError, match="nothing to audit"):

@@ -21,7 +21,7 @@ from sigmaff.cli.options import (
     console,
 )
 from sigmaff.cli.reading import Reading
-from sigmaff.errors import ConfigError, DataError, SigmaffError
+from sigmaff.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from sigmaff.cli.progress import Terminal
@@ -35,7 +35,10 @@ def audit(
         list[str] | None,
         typer.Option(help="another program's ASE calculator, module:factory (may be repeated)", show_default=False),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="labelled structures that no model was trained on")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="labelled structures that no model was trained on; else each model's own test set"),
+    ] = None,
     ood: OodOption = None,
     backbone: Annotated[
         Path | None, typer.Option(help="the model without σ to hold accuracy and speed against")
@@ -76,13 +79,13 @@ def audit(
     audits = []
     with Terminal(console) as terminal:
         for subject in subjects:
-            known = _known_structures(subject, options.n_structures) if labelled is None else labelled
+            known, tested = (labelled, labelled) if labelled is not None else _own_structures(subject, max_data)
             _warn_of_leakage(subject, labelled, terminal)
             audits.append(
                 measure(
                     subject,
                     known.structures,
-                    data=labelled,
+                    data=tested,
                     ood=other,
                     backbone=reference,
                     options=options,
@@ -133,25 +136,29 @@ def _with_own_names(subjects: Sequence["Subject"]) -> list["Subject"]:
 def _read(reading: Reading, path: Path, at_most: int, labels: tuple[str, ...] | None) -> "LabelledStructures":
     from sigmaff.data import read_structures
 
-    structures = read_structures(reading.source(path, labels=labels))
+    return _spaced(read_structures(reading.source(path, labels=labels)), at_most)
+
+
+def _spaced(structures: "LabelledStructures", at_most: int) -> "LabelledStructures":
     n = len(structures)
     return structures if n <= at_most else structures.subset(n * index // at_most for index in range(at_most))
 
 
-def _known_structures(subject: "Subject", n: int) -> "LabelledStructures":
-    """The first structures that a model was trained on, for what needs no labels."""
-    from sigmaff.data import DataSource, read_structures
+def _own_structures(subject: "Subject", at_most: int) -> tuple["LabelledStructures", "LabelledStructures | None"]:
+    """Structures that a model knows, and labelled ones that it was not trained on: its own test set, if it has one."""
+    from sigmaff.experiments.evaluate import recorded_structures
 
     if subject.model is None:
         raise DataError(f"{subject.name}: say on which structures it is to be audited, with --data")
     try:
-        source = DataSource.model_validate(subject.model.record["config"]["data"]["source"])
-        structures = read_structures(source.model_copy(update={"labels": ()}))
-        return structures.subset(subject.model.record["split"]["train"][:n])
-    except (LookupError, TypeError, ValueError, SigmaffError):  # an old, a foreign or an altered record or file
-        raise DataError(
-            f"{subject.name}: the structures that it was trained on cannot be read any more; give some with --data"
-        ) from None
+        test = _spaced(recorded_structures(subject.model, "test"), at_most)
+        return test, test
+    except DataError:
+        pass
+    try:
+        return recorded_structures(subject.model, "train", labelled=False), None
+    except DataError as error:
+        raise DataError(f"{subject.name}: {error}; give some with --data") from None
 
 
 def _warn_of_leakage(subject: "Subject", data: "LabelledStructures | None", terminal: "Terminal") -> None:

@@ -7,7 +7,7 @@ import typer
 
 from sigmaff.cli.options import Device, ForcesStdOption, ModelArgument, console
 from sigmaff.cli.reading import Reading
-from sigmaff.errors import ConfigError, DataError, SigmaffError
+from sigmaff.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from sigmaff.cli.progress import Terminal
@@ -166,25 +166,12 @@ def _scores(
 
 
 def _validation_structures(loaded: "Model") -> "LabelledStructures":
-    """The structures that the model's own record names, if its file is still there and the same."""
-    import hashlib
-
-    from sigmaff.data import DataSource, read_structures
+    from sigmaff.experiments.evaluate import recorded_structures
 
     try:
-        source = DataSource.model_validate(loaded.record["config"]["data"]["source"])
-        with source.path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != loaded.record["data_sha256"]:
-                raise DataError(f"{source.path} has changed since the model was trained")
-        structures = read_structures(source).subset(loaded.record["split"]["validation"])
-        if not len(structures):
-            raise DataError("the model was validated on no structures")
-        return structures
-    except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:
-        raise DataError(
-            f"the structures that the model was validated on cannot be had ({error}); name labelled ones that it has "
-            "not seen with --calibration"
-        ) from None
+        return recorded_structures(loaded, "validation")
+    except DataError as error:
+        raise DataError(f"{error}; name labelled ones that it has not seen with --calibration") from None
 
 
 def _tell(result: "MDResult") -> None:

@@ -1,6 +1,6 @@
 """Models and data sets brought together: evaluation, calibration, and structures that a model can and cannot take."""
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -8,8 +8,11 @@ from ase.data import chemical_symbols
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_calibrated
+from sigmaff.experiments.record import data_digest
 from sigmaff.potential import Model
 from sigmaff.prediction import ForcesStd
+
+Part = Literal["train", "validation", "test"]
 
 
 class StageListener(Protocol):
@@ -71,11 +74,24 @@ def require_elements(structures: LabelledStructures, elements: tuple[int, ...], 
             raise DataError(f"{structures.frame_name(index)}: atom {unknown[0]} is {symbol}, {otherwise}")
 
 
+def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> LabelledStructures:
+    """Structures that the model's own record names, if their file is still there and the same."""
+    try:
+        source = DataSource.model_validate(model.record["config"]["data"]["source"])
+        if data_digest(source.path) != model.record["data_sha256"]:
+            raise DataError(f"{source.path} has changed since the model was trained")
+        structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
+        chosen = structures.subset(model.record["split"][part])
+    except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
+        raise DataError(f"the model's own {part} structures cannot be had ({error})") from None
+    if not len(chosen):
+        raise DataError(f"the model's own record names no {part} structures")
+    return chosen
+
+
 def leaked_structures(model: Model, structures: LabelledStructures) -> int:
     """How many of these structures the model was trained on; 0 where its training file cannot be read any more."""
     try:
-        source = DataSource.model_validate(model.record["config"]["data"]["source"])
-        training = read_structures(source.model_copy(update={"labels": ()}))
-        return len(find_overlap(training.subset(model.record["split"]["train"]), structures))
-    except (LookupError, TypeError, ValueError, SigmaffError):  # an old, a foreign or an altered record or file
+        return len(find_overlap(recorded_structures(model, "train", labelled=False), structures))
+    except DataError:
         return 0

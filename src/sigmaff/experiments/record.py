@@ -31,7 +31,7 @@ def record_of(config: RunConfig, split: Split, results: dict[str, Any]) -> dict[
     """How the model was made, for its file."""
     return results | {
         "config": config.model_dump(mode="json"),
-        "data_sha256": _digest(config.data.source.path),
+        "data_sha256": data_digest(config.data.source.path),
         "split": split.to_dict(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -50,7 +50,7 @@ def _decisive(config: RunConfig) -> dict[str, Any]:
     return flatten("", content)
 
 
-def _digest(path: Path) -> str:
+def data_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -65,6 +65,6 @@ def _changes(record: dict[str, Any], config: RunConfig) -> list[str]:
     changes = [
         f"{key}: was {before.get(key)}, now {now.get(key)}" for key in before | now if before.get(key) != now.get(key)
     ]
-    if path.is_file() and record.get("data_sha256") != _digest(path):
+    if path.is_file() and record.get("data_sha256") != data_digest(path):
         changes.append(f"{path} has changed")
     return changes
