@@ -25,6 +25,7 @@ LAYERS = [
     {"simulation"},
     {"report"},
     {"experiments"},
+    {"learning"},
     {"config"},
     {"cli"},
 ]

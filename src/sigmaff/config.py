@@ -21,7 +21,14 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def read_config(path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> RunConfig:
-    """A run's configuration from a YAML file.
+    """A run's configuration from a YAML file, as ``read_settings`` reads it."""
+    return read_settings(RunConfig, path, overrides, values)
+
+
+def read_settings(
+    model: type[Config], path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None
+) -> Config:
+    """A configuration of any kind from a YAML file.
 
     ``overrides`` are texts ``section.key=value`` with a value in YAML; ``values`` are taken as they are.
     """
@@ -33,7 +40,7 @@ def read_config(path: Path, overrides: Sequence[str] = (), values: Mapping[str, 
         _set(content, key, _expanded(_parsed(text, override), override))
     for key, value in (values or {}).items():
         _set(content, key, value)
-    return validated(RunConfig, content, str(path))
+    return validated(model, content, str(path))
 
 
 def _read(path: Path) -> dict[str, Any]:

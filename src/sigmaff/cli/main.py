@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from sigmaff import __version__
 from sigmaff.cli.audit import audit
 from sigmaff.cli.generate import app as generate_app
+from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md
 from sigmaff.cli.methods import compare, ensemble, methods
 from sigmaff.cli.options import (
@@ -262,7 +263,7 @@ def predict(
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 
 
-for command in (methods, compare, ensemble, audit, md, reproduce):
+for command in (learn, select, methods, compare, ensemble, audit, md, reproduce):
     app.command()(command)
 app.add_typer(generate_app, name="generate")
 

@@ -1,0 +1,65 @@
+"""The structures that a campaign begins with."""
+
+import numpy as np
+from ase import Atoms
+from ase.build import molecule
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from sigmaff.data import LabelledStructures, read_structures
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.learning.config import StartConfig
+
+
+def start_structures(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
+    """As many as are asked for; with a calculator where their own labels are to be used."""
+    if config.use_labels:
+        return _labelled(config, rng)
+    known = _known(config)
+    if len(known) >= config.n_labels:
+        drawn = np.sort(rng.permutation(len(known))[: config.n_labels])
+        return [_from(known[index], "start") for index in drawn]
+    copies = [_displaced(known[index % len(known)], config, rng) for index in range(config.n_labels - len(known))]
+    return [_from(atoms, "start") for atoms in known] + copies
+
+
+def _labelled(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
+    assert config.source is not None
+    structures = read_structures(config.source)
+    if structures.energy is None or structures.forces is None:
+        raise DataError(f"{config.source.path}: start.use_labels needs energies and forces of all structures")
+    if len(structures) < config.n_labels:
+        raise ConfigError(
+            f"start.n_labels is {config.n_labels}, but {config.source.path} has {len(structures)} labelled structures"
+        )
+    drawn = np.sort(rng.permutation(len(structures))[: config.n_labels])
+    return [_with_label(structures, int(index)) for index in drawn]
+
+
+def _with_label(structures: LabelledStructures, index: int) -> Atoms:
+    assert structures.energy is not None
+    assert structures.forces is not None
+    atoms = _from(structures.structures[index], "given")
+    atoms.calc = SinglePointCalculator(atoms, energy=structures.energy[index], forces=structures.forces[index])
+    return atoms
+
+
+def _known(config: StartConfig) -> list[Atoms]:
+    if config.source is not None:
+        return list(read_structures(config.source.model_copy(update={"labels": ()})).structures)
+    found = []
+    for name in config.molecules:
+        try:
+            found.append(molecule(name))
+        except (KeyError, NotImplementedError):
+            raise ConfigError(f"start.molecules: ASE knows no molecule {name!r}; give a file of structures") from None
+    return found
+
+
+def _displaced(atoms: Atoms, config: StartConfig, rng: np.random.Generator) -> Atoms:
+    copy = _from(atoms, "displaced")
+    copy.positions += rng.normal(0.0, config.displacement, copy.positions.shape)
+    return copy
+
+
+def _from(atoms: Atoms, origin: str) -> Atoms:
+    return Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info={"origin": origin})
