@@ -41,6 +41,11 @@ def load_data(config: RunConfig) -> RunData:
             f"data.split.n_validation is {len(split.validation)}, but calibrating σ takes {MIN_SAMPLES} structures "
             "or more; give it as many, or set calibration to none"
         )
+    return split_data(structures, split, config)
+
+
+def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
+    """The parts of a split as a run takes them. An element that only a part that does not train has is an error."""
     cutoff = config.model.backbone.cutoff
     train = GraphDataset(structures.subset(split.train), cutoff)
     validation = GraphDataset(structures.subset(split.validation), cutoff)

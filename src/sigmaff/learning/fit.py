@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from ase import Atoms
 
-from sigmaff.data import GraphDataset, Split, compute_statistics, read_structures, reference_energies
+from sigmaff.data import GraphDataset, Split, read_structures
 from sigmaff.evaluation import fit_calibration
 from sigmaff.evaluation.calibration import MIN_SAMPLES
-from sigmaff.experiments.datasets import RunData
-from sigmaff.experiments.evaluate import evaluate_on, require_elements
+from sigmaff.experiments.datasets import RunData, split_data
+from sigmaff.experiments.evaluate import evaluate_on
 from sigmaff.experiments.make import Listener, make_model
 from sigmaff.experiments.record import record_of
 from sigmaff.experiments.settings import RunConfig
@@ -58,19 +58,7 @@ def validation_structures(place: Round) -> np.ndarray:
 
 def _data(run: RunConfig, every: int) -> RunData:
     structures = read_structures(run.data.source)
-    split, cutoff = hold_out(len(structures), every), run.model.backbone.cutoff
-    train = GraphDataset(structures.subset(split.train), cutoff)
-    validation = GraphDataset(structures.subset(split.validation), cutoff)
-    require_elements(validation.structures, train.structures.elements, "which no structure to train on has")
-    references = reference_energies(train.structures, run.data.reference_energies)
-    return RunData(
-        structures=structures,
-        split=split,
-        train=train,
-        validation=validation,
-        test=None,
-        statistics=compute_statistics(train, references),
-    )
+    return split_data(structures, hold_out(len(structures), every), run)
 
 
 def _backbone_to_keep(place: Round, directory: Directory, config: CampaignConfig, n_train: int) -> Path | None:

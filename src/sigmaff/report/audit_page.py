@@ -2,18 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from sigmaff.evaluation.audit import DESIDERATA, Audit, Series, Tolerance, audit_table
-from sigmaff.files import written_whole
 from sigmaff.report import figures
+from sigmaff.report.page import write_page
 from sigmaff.report.sections import Card
 from sigmaff.report.tables import BLANK, quantity
 
@@ -57,19 +55,14 @@ class Section:
 
 def write_audit_page(path: Path, audits: Sequence[Audit], *, title: str, force: bool = False) -> None:
     """One file without network; an existing one is replaced only with ``force``."""
-    folder = files("sigmaff.report")
-    template = folder.joinpath("audit_page.html").read_text(encoding="utf-8")
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(template)
-    text = page.render(
-        title=title,
-        verdict=" ".join(_verdict(audit) for audit in audits),
-        names=[audit.name for audit in audits],
-        rows=audit_table(audits),
-        sections=[_section(name, audits) for name in DESIDERATA],
-        style=Markup(folder.joinpath("style.css").read_text(encoding="utf-8")),
-    )
-    with written_whole(path, force=force) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    values = {
+        "title": title,
+        "verdict": " ".join(_verdict(audit) for audit in audits),
+        "names": [audit.name for audit in audits],
+        "rows": audit_table(audits),
+        "sections": [_section(name, audits) for name in DESIDERATA],
+    }
+    write_page(path, "audit_page.html", values, force=force)
 
 
 def _verdict(audit: Audit) -> str:

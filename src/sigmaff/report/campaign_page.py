@@ -3,20 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from ase.data import chemical_symbols, covalent_radii
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sigmaff.files import written_whole
 from sigmaff.report import figures
 from sigmaff.report.figures import BLUE, GREY, INK, ORANGE, TINY, Array
+from sigmaff.report.page import write_page
 from sigmaff.report.sections import Card
 from sigmaff.report.tables import BLANK, quantity
 from sigmaff.report.viewer import COLOUR_STOPS, MAX_ATOMS, bonds, face_on
@@ -69,21 +67,15 @@ def write_campaign_page(
     force: bool = False,
 ) -> None:
     """One file without network; an existing one is replaced only with ``force``."""
-    folder = files("sigmaff.report")
-    template = folder.joinpath("campaign_page.html").read_text(encoding="utf-8")
-    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(template)
-    text = page.render(
-        title=title,
-        verdict=verdict,
-        cards=_cards(rounds),
-        rows=_round_rows(rounds),
-        picks=[_pick_row(pick) for pick in picks],
-        viewer=_viewer(picks),
-        style=Markup(folder.joinpath("style.css").read_text(encoding="utf-8")),
-        script=Markup(folder.joinpath("viewer.js").read_text(encoding="utf-8")),
-    )
-    with written_whole(path, force=force) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    values = {
+        "title": title,
+        "verdict": verdict,
+        "cards": _cards(rounds),
+        "rows": _round_rows(rounds),
+        "picks": [_pick_row(pick) for pick in picks],
+        "viewer": _viewer(picks),
+    }
+    write_page(path, "campaign_page.html", values, force=force)
 
 
 # --- figures

@@ -2,15 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import summarize
-from sigmaff.files import refuse_overwrite, written_whole
+from sigmaff.files import refuse_overwrite
+from sigmaff.report.page import write_page
 from sigmaff.report.sections import all_sections
 from sigmaff.report.tables import key_figures, meaning_of_std, timing_table, verdict
 from sigmaff.report.viewer import MAX_ATOMS, viewer_data
@@ -31,42 +28,23 @@ def write_report(
     ``model_info`` is shown as it is, mappings in it as nested tables; ``timings`` are in seconds. An existing
     file is replaced only with ``force``; the file is written whole or not at all.
     """
-    path = Path(path)
-    refuse_overwrite(path, force)
-    page = _render(evaluation, ood, title, model_info, timings or {})
-    with written_whole(path, force=force) as temporary:
-        temporary.write_text(page, encoding="utf-8", errors="replace")
-
-
-def _render(
-    evaluation: Evaluation,
-    ood: Evaluation | None,
-    title: str,
-    model_info: Mapping[str, object],
-    timings: Mapping[str, float],
-) -> str:
+    refuse_overwrite(Path(path), force)
     summary = summarize(evaluation, ood)
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    return environment.from_string(_resource("template.html")).render(
-        title=title,
-        verdict=verdict(summary, evaluation.name, None if ood is None else ood.name),
-        name=evaluation.name,
-        ood_name="" if ood is None else ood.name,
-        has_ood=ood is not None,
-        groups=key_figures(summary, None if ood is None else summarize(ood)),
-        sections=all_sections(evaluation, ood),
-        viewer=viewer_data(evaluation, ood),
-        no_viewer=_no_viewer(evaluation),
-        meaning=meaning_of_std(evaluation),
-        timings=timing_table(evaluation, timings),
-        model_info=model_info,
-        style=Markup(_resource("style.css")),
-        script=Markup(_resource("viewer.js")),
-    )
-
-
-def _resource(name: str) -> str:
-    return files("sigmaff.report").joinpath(name).read_text(encoding="utf-8")
+    values = {
+        "title": title,
+        "verdict": verdict(summary, evaluation.name, None if ood is None else ood.name),
+        "name": evaluation.name,
+        "ood_name": "" if ood is None else ood.name,
+        "has_ood": ood is not None,
+        "groups": key_figures(summary, None if ood is None else summarize(ood)),
+        "sections": all_sections(evaluation, ood),
+        "viewer": viewer_data(evaluation, ood),
+        "no_viewer": _no_viewer(evaluation),
+        "meaning": meaning_of_std(evaluation),
+        "timings": timing_table(evaluation, timings or {}),
+        "model_info": model_info,
+    }
+    write_page(Path(path), "report_page.html", values, force=force)
 
 
 def _no_viewer(evaluation: Evaluation) -> str:

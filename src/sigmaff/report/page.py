@@ -1,0 +1,25 @@
+"""Pages of one file each, without network: templates on one base, with style and script inside."""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from sigmaff.files import refuse_overwrite, written_whole
+
+
+def write_page(path: Path, template: str, values: Mapping[str, object], *, force: bool = False) -> None:
+    """Whole or not at all; an existing file is replaced only with ``force``."""
+    refuse_overwrite(path, force)
+    loader = PackageLoader("sigmaff.report", package_path="")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    style, script = (Markup(_resource(name)) for name in ("style.css", "viewer.js"))
+    page = environment.get_template(template).render(values, style=style, script=script)
+    with written_whole(path, force=force) as temporary:
+        temporary.write_text(page, encoding="utf-8", errors="replace")
+
+
+def _resource(name: str) -> str:
+    return files("sigmaff.report").joinpath(name).read_text(encoding="utf-8")
