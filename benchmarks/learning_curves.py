@@ -12,57 +12,22 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-import ase.io
 import numpy as np
 import torch
-from ase import Atoms, units
-from ase.build import molecule
-from ase.md.langevin import Langevin
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 from matplotlib.axes import Axes
 from rich.console import Console
 from timing import describe_machine
+from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
-from sigmaff.files import written_whole
-from sigmaff.labelling import EngineConfig, label, make_calculator
 from sigmaff.learning import CampaignConfig, learn
 from sigmaff.report import figures
 
-ENGINE = EngineConfig(calculator="gfn2-xtb")
 STRATEGIES = {"σ": "variance_reduction", "largest σ": "sigma", "random": "random"}
 COLORS = {"σ": figures.BLUE, "largest σ": "#009e73", "random": figures.ORANGE}
-TIME_STEP = 0.5  # fs
-APART = 40  # steps between frames
 Curve = dict[int, float]
 """Test force MAE, eV/Å, by number of labels."""
-
-
-def simulate(temperature: float, n_frames: int, seed: int) -> list[Atoms]:
-    """Labelled frames of Langevin dynamics on the surface of the engine."""
-    rng = np.random.default_rng([seed, round(temperature)])
-    atoms = molecule("CH3CH2OH")
-    atoms.calc = make_calculator(atoms, ENGINE)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=2 * temperature, rng=rng)
-    dynamics = Langevin(
-        atoms, TIME_STEP * units.fs, temperature_K=temperature, friction=0.02 / units.fs, fixcm=False, rng=rng
-    )
-    dynamics.run(10 * APART)
-    frames = []
-    for _ in range(n_frames):
-        dynamics.run(APART)
-        frames.append(label(Atoms(atoms.numbers, atoms.positions), ENGINE))
-    return frames
-
-
-def data_file(path: Path, temperatures: list[float], n_frames: int, seed: int) -> Path:
-    """Frames of several temperatures, made once."""
-    if not path.exists():
-        frames = [frame for t in temperatures for frame in simulate(t, n_frames // len(temperatures), seed)]
-        with written_whole(path) as temporary:
-            ase.io.write(temporary, frames, format="extxyz")
-    return path
 
 
 def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace) -> CampaignConfig:
