@@ -93,7 +93,7 @@ def audit(
                     progress=terminal.advance,
                 )
             )
-    _write(audits, json_output, html, markdown, force)
+            _write(audits, json_output, html, markdown)  # after each: minutes of measurement are not lost by a kill
     _show(audits, [path for path in (json_output, html, markdown) if path is not None])
 
 
@@ -172,21 +172,20 @@ def _warn_of_leakage(subject: "Subject", data: "LabelledStructures | None", term
         )
 
 
-def _write(
-    audits: Sequence["Audit"], json_output: Path | None, html: Path | None, markdown: Path | None, force: bool
-) -> None:
+def _write(audits: Sequence["Audit"], json_output: Path | None, html: Path | None, markdown: Path | None) -> None:
+    """Replace what is there: whether that may be was asked before."""
     from sigmaff.evaluation.audit import audit_content, audit_markdown
     from sigmaff.files import write_json, written_whole
     from sigmaff.report.audit_page import write_audit_page
 
     if json_output is not None:
-        write_json(json_output, audit_content(audits), force=force)
+        write_json(json_output, audit_content(audits), force=True)
     if markdown is not None:
-        with written_whole(markdown, force=force) as temporary:
+        with written_whole(markdown, force=True) as temporary:
             temporary.write_text(audit_markdown(audits), encoding="utf-8")
     if html is not None:
         title = "Audit of " + ", ".join(audit.name for audit in audits)
-        write_audit_page(html, audits, title=title, force=force)
+        write_audit_page(html, audits, title=title, force=True)
 
 
 def _show(audits: Sequence["Audit"], paths: Sequence[Path]) -> None:
