@@ -19,17 +19,16 @@ from timing import describe_machine
 from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks
-from sigmaff.backbones import SchNetConfig
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, SplitConfig
+from sigmaff.experiments.demo import demo_config
 from sigmaff.experiments.evaluate import dataset_for, evaluate_on, recorded_structures
 from sigmaff.experiments.run import run
-from sigmaff.experiments.settings import DataConfig, RunConfig
+from sigmaff.experiments.settings import DataConfig
 from sigmaff.labelling import LabelError, label
 from sigmaff.model_file import load
-from sigmaff.potential import Model, PotentialConfig
+from sigmaff.potential import Model
 from sigmaff.simulation.md import MDConfig, MDResult, run_md, structure_scores
-from sigmaff.training import CosineSchedule, TrainingConfig
 
 N_FRAMES, N_TRAIN, N_VALIDATION = 700, 400, 100
 
@@ -47,21 +46,8 @@ class Course:
 def trained(folder: Path, terminal: Terminal) -> Model:
     """A small SchNet with the default head, on frames at 300 K."""
     data = data_file(folder / "ethanol_300K.extxyz", [300.0], N_FRAMES, 0)
-    config = RunConfig(
-        data=DataConfig(source=DataSource(path=data), split=SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION)),
-        model=PotentialConfig(
-            backbone=SchNetConfig(n_hidden=64, n_filters=64, n_interactions=3, n_gaussians=32, cutoff=5.0)
-        ),
-        training=TrainingConfig(
-            batch_size=10,
-            max_epochs=160,
-            validate_every=5,
-            learning_rate=2e-3,
-            schedule=CosineSchedule(warmup_steps=200),
-            threads=1,
-        ),
-        output=folder / "run",
-    )
+    split = SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION)
+    config = demo_config(folder).model_copy(update={"data": DataConfig(source=DataSource(path=data), split=split)})
     result = run(config, terminal)
     assert result is not None
     return load(result.model_path)
