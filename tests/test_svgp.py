@@ -9,18 +9,31 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract import AMMONIA, ETHANOL, EXACT, STATISTICS, WATER, displaced, give_posterior, graph_of, predicted
+from contract import (
+    AMMONIA,
+    BACKBONES,
+    ETHANOL,
+    EXACT,
+    STATISTICS,
+    WATER,
+    Case,
+    displaced,
+    give_posterior,
+    graph_of,
+    predicted,
+)
 from head_case import far_copies
 from sigmaff.backbones import BackboneConfig, CoordinatesConfig, SchNetConfig
 from sigmaff.data import GraphDataset, compute_statistics
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads import SVGP, SVGPConfig
+from sigmaff.heads import SVGP, DeterministicConfig, SVGPConfig
 from sigmaff.heads.lnk.local_kernel import JITTER
 from sigmaff.model_file import load, save
 from sigmaff.potential import Potential, PotentialConfig
 from sigmaff.readout import Embedding
-from sigmaff.training.loop import train
+from sigmaff.training import TrainingConfig
+from sigmaff.training.loop import _optimizer, train
 from sigmaff.training.rows import node_features
 from training_case import CONFIG, labelled_structures
 
@@ -278,3 +291,16 @@ class TestWhatItLacks:
             for name in ("energy", "energy_std"):
                 change = float((getattr(after, name) - getattr(before, name)).abs())
                 assert change < 1e-9 if same else change > 1e-3, name
+
+
+def test_a_process_learns_at_a_rate_of_its_own_unless_told_another() -> None:
+    """The rate that the optimiser gets; a plain readout takes that of the backbone."""
+    case = Case(backbone=BACKBONES[0], head=SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=64))
+    told = TrainingConfig(learning_rate=1e-3, head_learning_rate=5e-4)
+    for potential, config, expected in (
+        (case.build(), TrainingConfig(learning_rate=1e-3), 1e-2),
+        (case.build(), told, 5e-4),
+        (Case(backbone=BACKBONES[0], head=DeterministicConfig()).build(), TrainingConfig(learning_rate=1e-3), 1e-3),
+    ):
+        groups = _optimizer(potential, config.for_head(potential.head)).param_groups
+        assert [group["lr"] for group in groups] == [1e-3, expected]
