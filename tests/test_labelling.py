@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ase import Atoms
+from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.calculators.calculator import Calculator
 from ase.calculators.emt import EMT
@@ -147,6 +147,39 @@ def test_engines_that_are_not_known(settings: dict[str, Any], reason: str) -> No
 def test_factories_that_are_none(calculator: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         label(molecule("H2O"), EngineConfig(calculator=calculator))
+
+
+@pytest.mark.parametrize("name", ["H2O", "CH3"], ids=["singlet", "doublet"])
+def test_pyscf_forces_are_slopes_of_its_energies(name: str) -> None:
+    """To the error of PySCF's integration grid, which moves with the atoms and is left out of its forces."""
+    engine, atoms, step = EngineConfig(calculator="pyscf-pbe"), molecule(name), 1e-3
+    atoms.rattle(0.05, seed=1)
+    energies = []
+    for sign in (1, -1):
+        moved = atoms.copy()
+        moved.positions[0, 2] += sign * step
+        energies.append(label(moved, engine).get_potential_energy())
+    slope = (energies[0] - energies[1]) / (2 * step)
+    assert label(atoms, engine).get_forces()[0, 2] == pytest.approx(-slope, abs=1e-3)
+
+
+def test_pyscf_energies_are_in_electronvolts() -> None:
+    """Hartree-Fock of helium: a finite basis is a little above the limit of -2.86168 Hartree, and never below."""
+    engine = EngineConfig(calculator="pyscf-pbe", arguments={"xc": "hf"})
+    energy = label(Atoms("He"), engine).get_potential_energy() / units.Hartree
+    assert -2.86168 < energy < -2.85
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "reason"),
+    [
+        ({"max_cycle": 1}, LabelError, "did not converge"),
+        ({"functional": "pbe0"}, ConfigError, "mean field has no functional; among others it has xc"),
+    ],
+)
+def test_what_pyscf_cannot_do(arguments: dict[str, Any], error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        label(molecule("H2O"), EngineConfig(calculator="pyscf-pbe", arguments=arguments))
 
 
 def test_pyscf_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

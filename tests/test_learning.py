@@ -340,7 +340,8 @@ def test_it_ends_when_all_aims_hold(test_file: Path, tmp_path: Path, scheduler: 
         ({"model": {"head": {"name": "deterministic"}}}, "no σ to select or stop by"),
         ({"model": {"head": {"name": "evidential"}}}, "evidential head is trained as a whole; set every to 1"),
         ({"ensemble": {"size": 2}}, "an ensemble is trained as a whole"),
-        ({"training": {"devices": 2}}, "a campaign trains on one device"),
+        ({"training": {"n_nodes": 2}}, "a campaign trains on one node"),
+        ({"training": {"devices": 2}, "retrain": {"weights": "continue"}}, "set weights to scratch"),
         ({"engine": {"calculator": "gfn3-xtb"}}, "no engine 'gfn3-xtb'"),
     ],
 )

@@ -17,8 +17,9 @@ from sigmaff.backbones import DimeNetPPConfig, SchNetConfig
 from sigmaff.cli.reproduce import reproduce as command
 from sigmaff.data import DataSource, read_structures
 from sigmaff.errors import ConfigError
+from sigmaff.experiments.make import Warnings
 from sigmaff.experiments.reproduce import protocols
-from sigmaff.experiments.reproduce.cell import Cell, CellResult, Place, Warnings
+from sigmaff.experiments.reproduce.cell import Cell, CellResult, Place
 from sigmaff.experiments.reproduce.md17_ood import auroc_map, present_detection
 from sigmaff.experiments.reproduce.measures import Copies, Timed
 from sigmaff.experiments.reproduce.models import Joined, Sampled, Trained

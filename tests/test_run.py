@@ -279,14 +279,14 @@ def test_bootstrap_trains_on_draws_with_replacement(workspace: Workspace, tmp_pa
 def test_a_member_that_fails_is_told_of_and_left_out(
     workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = experiments_make._make_member
+    make = experiments_make.make_member
 
     def failing(config, number, *arguments, **options):
         if number == 1:
             raise TrainingDivergedError("the loss is not a finite number")
         return make(config, number, *arguments, **options)
 
-    monkeypatch.setattr(experiments_make, "_make_member", failing)
+    monkeypatch.setattr(experiments_make, "make_member", failing)
     outcome = sigmaff("train", workspace / "run.yaml", "--output", tmp_path / "run", *SHORT, *ENSEMBLE)
     assert outcome.code == 0
     assert "member 1 was not trained and is left out: the loss is not a finite number" in outcome.out

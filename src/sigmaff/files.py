@@ -1,5 +1,6 @@
-"""Writing files whole or not at all."""
+"""Writing files whole or not at all, and folders that one process at a time works in."""
 
+import fcntl
 import json
 import os
 import tempfile
@@ -45,6 +46,15 @@ def written_whole(path: Path, *, force: bool = False) -> Iterator[Path]:
 def write_json(path: Path, content: Any, *, force: bool = False) -> None:
     with written_whole(path, force=force) as temporary:
         temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Waits for any other process that works in this folder; the system lets go of the lock of one that dies."""
+    _make_folder(directory)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _make_folder(path: Path) -> None:

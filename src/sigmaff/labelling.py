@@ -143,15 +143,21 @@ def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
     try:
         from pyscf import dft, gto, lib
         from pyscf.pbc.tools.pyscf_ase import PySCF
+        from pyscf.scf import hf
     except ModuleNotFoundError:
         raise ConfigError("labels by PySCF need it: pip install 'sigmaff[pyscf]'") from None
     if atoms.pbc.any():
         raise LabelError("pyscf-pbe labels molecules, and this structure is periodic")
     lib.num_threads(1)
+    hf.MUTE_CHKFILE = True  # no file of orbitals for each label
     spin = _multiplicity(atoms, engine) - 1
     geometry = list(zip(atoms.symbols, atoms.positions, strict=True))
     molecule = gto.M(atom=geometry, basis=BASIS, charge=engine.charge, spin=spin, verbose=0)
     field = (dft.UKS if spin else dft.RKS)(molecule).set(xc=FUNCTIONAL).density_fit()
+    if unknown := [name for name in engine.arguments if not hasattr(field, name)]:
+        raise ConfigError(
+            f"PySCF's mean field has no {', '.join(unknown)}; among others it has xc, conv_tol, max_cycle"
+        )
     return PySCF(method=field.set(**engine.arguments))
 
 

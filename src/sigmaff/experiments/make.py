@@ -1,7 +1,7 @@
 """From structures to a model, stage by stage: backbone, head, members."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from sigmaff.heads import DeterministicConfig
 from sigmaff.model_file import load, load_potential, save
 from sigmaff.potential import Model, Potential
 from sigmaff.sampling import Ensemble, MonteCarloDropout
-from sigmaff.training import Progress, TrainingConfig, TrainingDivergedError, TrainingResult
+from sigmaff.training import EpochRecord, Progress, TrainingConfig, TrainingDivergedError, TrainingResult
 
 SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
@@ -32,15 +32,37 @@ class Listener(Progress, StageListener, Protocol):
     def warn(self, text: str) -> None: ...
 
 
+class Warnings:
+    """A listener that keeps warnings, and nothing else."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
+
+    def stage(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+    def start(self, total_steps: int, done_steps: int) -> None: ...
+
+    def step(self, epoch: int, step: int, loss: float) -> None: ...
+
+    def epoch(self, record: EpochRecord) -> None: ...
+
+
 Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
 """From settings and structures to a model and how it came to be; ``None`` in a helper process."""
+Members = Iterable[Potential | TrainingDivergedError]
+"""The members of an ensemble, in their order, or why one could not be trained."""
 
 
 def make_model(
     config: RunConfig, data: RunData, listener: Listener, *, force: bool
 ) -> tuple[Model, dict[str, Any]] | None:
     if config.ensemble is not None:
-        return _make_ensemble(config, config.ensemble, data, listener, force=force)
+        return make_ensemble(config.ensemble, _one_by_one(config, config.ensemble, data, listener, force), listener)
     made = _make_potential(config, data, listener, force=force)
     if made is None or config.mc_dropout is None:
         return made
@@ -48,28 +70,34 @@ def make_model(
     return MonteCarloDropout(potential, config.mc_dropout), record
 
 
-def _make_ensemble(
-    config: RunConfig, ensemble: EnsembleConfig, data: RunData, listener: Listener, *, force: bool
-) -> tuple[Ensemble, dict[str, Any]]:
-    """The members, one after the other, each in a directory of its own and kept there. One that fails is left out."""
-    members: list[Potential] = []
+def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) -> tuple[Ensemble, dict[str, Any]]:
+    """Members that could not be trained are told of and left out."""
+    trained: list[Potential] = []
     records: list[dict[str, Any]] = []
+    for number, member in enumerate(members):
+        if isinstance(member, TrainingDivergedError):
+            listener.warn(f"member {number} was not trained and is left out: {member}")
+            records.append({"failed": str(member)})
+        else:
+            trained.append(member)
+            records.append(training_of(member))
+    if len(trained) < 2:
+        raise TrainingDivergedError(
+            f"only {len(trained)} of {config.size} members could be trained, and an ensemble needs 2; "
+            f"the last one said: {records[-1].get('failed', 'nothing')}"
+        )
+    return Ensemble(trained), {"members": records}
+
+
+def _one_by_one(
+    config: RunConfig, ensemble: EnsembleConfig, data: RunData, listener: Listener, force: bool
+) -> Iterator[Potential | TrainingDivergedError]:
     for number in range(ensemble.size):
         listener.stage(f"member {number + 1} of {ensemble.size}")
         try:
-            member = _make_member(config, number, data, listener, force=force)
+            yield make_member(config, number, data, listener, force=force)
         except TrainingDivergedError as error:
-            listener.warn(f"member {number} was not trained and is left out: {error}")
-            records.append({"failed": str(error)})
-            continue
-        members.append(member)
-        records.append(training_of(member))
-    if len(members) < 2:
-        raise TrainingDivergedError(
-            f"only {len(members)} of {ensemble.size} members could be trained, and an ensemble needs 2; "
-            f"the last one said: {records[-1].get('failed', 'nothing')}"
-        )
-    return Ensemble(members), {"members": records}
+            yield error
 
 
 def joining(members: Sequence[Path]) -> Make:
@@ -100,16 +128,16 @@ def training_of(potential: Model) -> dict[str, Any]:
     return {key: potential.record[key] for key in ("training", "head_training", "fit") if key in potential.record}
 
 
-def _make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
+def member_file(config: RunConfig, number: int) -> Path:
+    return config.output / f"member-{number}" / "model.sigmaff"
+
+
+def make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
+    """One member of an ensemble, in a directory of its own and kept there."""
+    path = member_file(config, number)
     own = config.model_copy(
-        update={
-            "ensemble": None,
-            "calibration": "none",
-            "seed": config.seed + number,
-            "output": config.output / f"member-{number}",
-        }
+        update={"ensemble": None, "calibration": "none", "seed": config.seed + number, "output": path.parent}
     )
-    path = own.output / "model.sigmaff"
     if path.exists() and not force:
         check_unchanged(own, path)
         return load_potential(path)

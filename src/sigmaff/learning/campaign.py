@@ -205,7 +205,7 @@ class _Campaign:
             failures = set_aside(self.directory, place.number)
             write_json(self.directory.failures, failures, force=True)
             self._check(place, len(selected), len(labelled), failures)
-            fit_round(place, self.directory, self.config, labelled, self.listener)
+            fit_round(place, self.directory, self.config, labelled, self.client, self.listener)
             write_frames(self.directory.dataset, labelled)
             self.rounds.append(self._figures(place, selected, labelled, len(failures)))
             write_json(place.summary, self.rounds[-1])

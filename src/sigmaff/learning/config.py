@@ -182,7 +182,9 @@ class CampaignConfig(BaseModel):
     test: DataSource | None = Field(
         default=None, description="labelled structures that are never trained on, to follow the error by; null none"
     )
-    cluster: ClusterConfig = Field(default=ClusterConfig(), description="where labels and exploration are computed")
+    cluster: ClusterConfig = Field(
+        default=ClusterConfig(), description="where labels, exploration and members of an ensemble are computed"
+    )
     output: Path = Field(default=Path("campaign"), description="directory of the campaign")
     seed: int = Field(default=0, ge=0, description="of everything that is drawn")
 
@@ -199,8 +201,12 @@ class CampaignConfig(BaseModel):
         if one_by_one and (self.retrain.every != 1 or self.retrain.weights != "scratch"):
             what = "an ensemble" if self.ensemble is not None else f"the {self.model.head.name} head"
             raise ValueError(f"retrain: {what} is trained as a whole; set every to 1 and weights to scratch")
-        if self.training.devices * self.training.n_nodes > 1:
-            raise ValueError("training: a campaign trains on one device; set devices and n_nodes to 1")
+        if self.training.n_nodes > 1:
+            raise ValueError(
+                "training: a campaign trains on one node, on as many devices as that has; set n_nodes to 1"
+            )
+        if self.training.devices > 1 and self.retrain.weights == "continue":
+            raise ValueError("retrain: a training on several devices starts at random; set weights to scratch")
         if self.start.n_labels < 2 * self.hold_out_every:
             raise ValueError(
                 f"start.n_labels is {self.start.n_labels}; with one of {self.hold_out_every} held out, at least "

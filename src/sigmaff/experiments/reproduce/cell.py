@@ -1,11 +1,9 @@
 """Cells: the independent pieces that experiments are made of, each in a directory of its own, kept when it is done."""
 
-import fcntl
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,9 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.errors import ConfigError
-from sigmaff.experiments.make import Listener
-from sigmaff.files import write_json
-from sigmaff.training import EpochRecord
+from sigmaff.experiments.make import Listener, Warnings
+from sigmaff.files import alone_in, write_json
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def do_cell(place: Place, cell: Cell) -> None:
     """Work and keep the result; in a process of its own, on one thread."""
     keep_large_blocks()
     torch.set_num_threads(1)
-    with _alone_in(place.directory(cell.name)):
+    with alone_in(place.directory(cell.name)):
         if finished(cell, place) is not None:
             return
         began, listener = time.monotonic(), Warnings()
@@ -120,32 +117,3 @@ def do_cell(place: Place, cell: Cell) -> None:
             "result": result,
         }
         write_json(place.directory(cell.name) / "cell.json", content, force=True)
-
-
-@contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    """Waits for any other process that works in this directory; the system lets go of the lock of one that dies."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-class Warnings:
-    """A listener that keeps warnings, and nothing else."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
-
-    def stage(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def start(self, total_steps: int, done_steps: int) -> None: ...
-
-    def step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def epoch(self, record: EpochRecord) -> None: ...
