@@ -1,12 +1,8 @@
 """Campaigns: what they leave, why they end, and what an interruption costs (nothing)."""
 
 import json
-import os
 import random
 import shutil
-import signal
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from multiprocessing import get_context
@@ -29,8 +25,6 @@ from sigmaff.cli.learn import select as select_command
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.labelling import EngineConfig, label
 from sigmaff.learning import CampaignConfig, CampaignResult, learn
-from sigmaff.learning.directory import Round, write_frames
-from sigmaff.learning.labels import label_round, labelled_in
 from sigmaff.learning.start import start_structures
 from sigmaff.model_file import read_header
 from sigmaff.tasks import ClusterConfig, workers
@@ -404,24 +398,3 @@ def test_the_engine_of_these_tests_is_a_potential(tmp_path: Path) -> None:
             moved.calc = Counted(str(tmp_path / "calls"))
             energies.append(moved.get_potential_energy())
         assert forces[atom, axis] == pytest.approx((energies[1] - energies[0]) / 2e-4, abs=1e-4)
-
-
-def test_workers_that_are_killed_while_they_label_lose_nothing(client: "Client", tmp_path: Path) -> None:
-    config = settings(tmp_path, engine={"arguments": {"log": str(tmp_path / "calls"), "seconds": 0.15}})
-    place, structures = Round(0, tmp_path / "00"), start_structures(config.start, np.random.default_rng(0))
-    write_frames(place.selected, structures)
-    pids = list(client.run(os.getpid).values())
-
-    def kill_at_work() -> None:
-        while not (tmp_path / "calls").exists():
-            time.sleep(0.01)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill_at_work)
-    killer.start()
-    label_round(place, structures, config.engine, lambda: client, lambda *_: None)
-    killer.join()
-    assert set(pids).isdisjoint(client.run(os.getpid).values())
-    assert len(labelled_in(place)) == 12
-    assert not list(place.path.glob("labels/*.json"))

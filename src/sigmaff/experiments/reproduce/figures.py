@@ -90,7 +90,9 @@ def growth(curves: Mapping[str, Sequence[float]]) -> Figure:
             axes.plot(n, n**exponent, style, color=GREY, linewidth=0.9, label=name)
         for (name, curve), color in zip(curves.items(), COLORS, strict=False):
             axes.plot(n[: len(curve)], curve, "o-", color=color, markersize=3.5, linewidth=1.2, label=name)
-        axes.set(xlabel="copies, 15 Å apart", ylabel="energy σ / energy σ of one")
-        axes.legend()
+        axes.set(xlabel="copies, 15 Å apart", ylabel="energy σ / energy σ of one", xscale="log", yscale="log")
+        axes.set_xticks(n, [str(count) for count in n])
+        axes.minorticks_off()
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
-    return on_white(panel)
+    return on_white(panel, width=7.0)

@@ -127,7 +127,7 @@ def markdown(name: str, scale: Scale, presentation: Presentation, results: Resul
         f"# {name}: {experiment.title}",
         f"{experiment.shows} of the paper, at scale {scale}. In brackets: the paper's numbers.",
         *(table.markdown() for table in presentation.tables),
-        *(f"![{figure}]({figure}.png)" for figure in presentation.figures),
+        *(f"![{figure}]({figure}.svg)" for figure in presentation.figures),
         "## What differs from the paper",
         "\n".join(f"- {note}" for note in presentation.notes),
         *(["Trained on " + ", ".join(files) + "."] if (files := _data_files(results)) else []),

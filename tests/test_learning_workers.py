@@ -1,7 +1,10 @@
-"""Trainings of a campaign in other processes: members on workers, and one training on two devices."""
+"""What a campaign does in other processes: labels and members on workers, and one training on two devices."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ase.io
+import numpy as np
 import pytest
 import torch
 from ase.build import molecule
@@ -17,7 +21,10 @@ import campaign_case as case
 from sigmaff.errors import SigmaffError
 from sigmaff.experiments.make import make_model
 from sigmaff.labelling import label
+from sigmaff.learning.directory import Round, write_frames
+from sigmaff.learning.labels import label_round, labelled_in
 from sigmaff.learning.making import Making, make
+from sigmaff.learning.start import start_structures
 from sigmaff.model_file import load_potential
 from sigmaff.potential import Model, Potential
 from sigmaff.sampling import Ensemble
@@ -135,3 +142,24 @@ def test_a_training_ends_with_who_started_it(dataset: Path, tmp_path: Path) -> N
         began = time.monotonic()
         assert process.wait(timeout=60) == 1
     assert time.monotonic() - began < 60
+
+
+def test_workers_that_are_killed_while_they_label_lose_nothing(client: Callable[[], "Client"], tmp_path: Path) -> None:
+    config = case.settings(tmp_path, engine={"arguments": {"log": str(tmp_path / "calls"), "seconds": 0.15}})
+    place, structures = Round(0, tmp_path / "00"), start_structures(config.start, np.random.default_rng(0))
+    write_frames(place.selected, structures)
+    pids = list(client().run(os.getpid).values())
+
+    def kill_at_work() -> None:
+        while not (tmp_path / "calls").exists():
+            time.sleep(0.01)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_at_work)
+    killer.start()
+    label_round(place, structures, config.engine, client, lambda *_: None)
+    killer.join()
+    assert set(pids).isdisjoint(client().run(os.getpid).values())
+    assert len(labelled_in(place)) == 12
+    assert not list(place.path.glob("labels/*.json"))
