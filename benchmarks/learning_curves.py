@@ -61,7 +61,11 @@ def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace
                 "risk": 0.2,
             },
             "select": {"n": options.n, "method": STRATEGIES[strategy], "lower": 0.0},
-            "stop": {"max_rounds": 1000, "max_labels": options.labels, "share_above": None},
+            "stop": {
+                "max_rounds": 1000,
+                "max_labels": options.labels * (1 + (strategy == "random")),
+                "share_above": None,
+            },
             "test": str(test),
             "cluster": {"n_workers": options.workers},
             "output": folder / f"{STRATEGIES[strategy]}-{seed}",
@@ -88,14 +92,25 @@ def table(curves: dict[str, list[Curve]]) -> str:
     """Mean over seeds at each number of labels, and the labels that a random choice needs for as small an error."""
     means = {strategy: mean_curve(found) for strategy, found in curves.items()}
     lines = [f"| labels | {' | '.join(f'{strategy} (eV/Å)' for strategy in means)} |", "|---" * (len(means) + 1) + "|"]
-    for n in sorted(set.intersection(*(set(mean) for mean in means.values()))):
-        lines.append(f"| {n} | {' | '.join(f'{mean[n]:.4f}' for mean in means.values())} |")
+    for n in sorted(set.union(*(set(mean) for mean in means.values()))):
+        errors = (f"{mean[n]:.4f}" if n in mean else "–" for mean in means.values())
+        lines.append(f"| {n} | {' | '.join(errors)} |")
     for strategy in [name for name in means if name != "random" and "random" in means]:
-        for n, error in means[strategy].items():
-            needed = labels_needed(means["random"], error)
-            text = f"{needed:.0f} ({needed / n:.2f} ×)" if np.isfinite(needed) else "more than were tried"
-            lines.append(f"\n{strategy}: {error:.4f} eV/Å with {n} labels; random needs {text}")
+        lines += ["", f"labels that random needs for the error of {strategy}, by the means and by each seed:", ""]
+        lines += [f"| labels of {strategy} | means |{' seed |' * len(curves[strategy])}"]
+        lines += ["|---" * (2 + len(curves[strategy])) + "|"]
+        pairs = [(means[strategy], means["random"]), *zip(curves[strategy], curves["random"], strict=True)]
+        for n in means[strategy]:
+            lines.append(f"| {n} | {' | '.join(times(n, random, curve[n]) for curve, random in pairs)} |")
     return "\n".join(lines)
+
+
+def times(n: int, random: Curve, error: float) -> str:
+    """Labels that a random choice needs for this error, and how many times n they are."""
+    needed = labels_needed(random, error)
+    return (
+        f"{needed:.0f} ({needed / n:.2f} ×)" if np.isfinite(needed) else f"> {max(random)} (> {max(random) / n:.2f} ×)"
+    )
 
 
 def draw(axes: Axes, curves: dict[str, list[Curve]]) -> None:
@@ -117,7 +132,9 @@ def main() -> None:
     parser.add_argument("--start", type=int, default=20, help="labelled frames to begin with")
     parser.add_argument("--start-temperature", type=float, default=300.0, help="K, of these")
     parser.add_argument("--temperature", type=float, nargs="+", default=[300.0, 500.0, 1000.0], help="K")
-    parser.add_argument("--labels", type=int, default=120, help="labels at which a campaign ends")
+    parser.add_argument(
+        "--labels", type=int, default=60, help="of campaigns that follow σ; random goes on to twice that"
+    )
     parser.add_argument("--n", type=int, default=10, help="labels of a round")
     parser.add_argument("--steps", type=int, default=1000, help="of each exploring replica")
     parser.add_argument("--replicas", type=int, default=2, help="of each start at each temperature")

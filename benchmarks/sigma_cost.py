@@ -1,10 +1,14 @@
 """What σ costs: E + F + energy σ of an LNK potential over E + F of its backbone alone, alternately in one run.
 
 python benchmarks/sigma_cost.py [--threads 1]
+python benchmarks/sigma_cost.py --runs runs/compare_ethanol/backbone runs/compare_ethanol/fixed_lnk
+
+The first compares heads that were never fitted, on one network; the second the models of two runs.
 """
 
 import argparse
 from functools import partial
+from pathlib import Path
 
 import torch
 from molecules import ethanol_batch
@@ -14,7 +18,8 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig, LNKConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.model_file import load
+from sigmaff.potential import Model, Potential, PotentialConfig
 
 STATISTICS = DatasetStatistics(
     elements=(1, 6, 8),
@@ -23,6 +28,7 @@ STATISTICS = DatasetStatistics(
     mean_neighbors=8.0,
     n_structures=1000,
 )
+BATCHES = (1, 8, 32)
 HEADS = {
     "backbone": DeterministicConfig(),
     "LNK, mean backbone": LNKConfig(kernel="rbf+linear", mean="backbone"),
@@ -39,11 +45,8 @@ def potential(name: str, graph: AtomicGraph) -> Potential:
     return model
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    torch.set_num_threads(parser.parse_args().threads)
-    keep_large_blocks()
+def of_heads() -> None:
+    """Heads that were never fitted: the same operations on other numbers."""
     models = {name: potential(name, ethanol_batch(32, 10.0)[0]) for name in HEADS}
     print(f"SchNet at the paper's size, ethanol, m = 100; {describe_machine()}\n")
     print(
@@ -51,7 +54,7 @@ def main() -> None:
         "| + force σ, exact |"
     )
     print("|---|---|---|---|---|---|")
-    for n_structures in (1, 8, 32):
+    for n_structures in BATCHES:
         graph, _ = ethanol_batch(n_structures, 10.0)
         things = {name: partial(model.predict, graph, forces_std="none") for name, model in models.items()}
         things["with force σ"] = partial(models["LNK, mean residual"].predict, graph, forces_std="exact")
@@ -60,6 +63,33 @@ def main() -> None:
         order = ("LNK, mean residual", "LNK, mean backbone", "LNK, linear kernel", "with force σ")
         ratios = [seconds[name] / base for name in order]
         print(f"| {n_structures} | {1e3 * base:.2f} | " + " | ".join(f"{ratio:.3f} ×" for ratio in ratios) + " |")
+
+
+def of_runs(backbone: Model, fitted: Model) -> None:
+    """The noise of the ratio is that of the backbone over itself."""
+    print(f"ethanol; {describe_machine()}\n")
+    print("| batch | E + F of the backbone (ms) | the same again | + energy σ |\n|---|---|---|---|")
+    for n_structures in BATCHES:
+        graph, _ = ethanol_batch(n_structures, backbone.cutoff)
+        models = {"backbone": backbone, "again": backbone, "fitted": fitted}
+        things = {name: partial(model.predict, graph, forces_std="none") for name, model in models.items()}
+        seconds = alternate(things, rounds=100)
+        base = seconds["backbone"]
+        again, with_std = seconds["again"] / base, seconds["fitted"] / base
+        print(f"| {n_structures} | {1e3 * base:.2f} | {again:.3f} × | {with_std:.3f} × |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=Path, nargs=2, metavar=("BACKBONE", "FITTED"), help="with models to compare")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    keep_large_blocks()
+    if options.runs is None:
+        of_heads()
+    else:
+        of_runs(*(load(run / "model.sigmaff") for run in options.runs))
 
 
 if __name__ == "__main__":
