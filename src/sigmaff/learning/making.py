@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from sigmaff.data import Split, read_structures
-from sigmaff.errors import SigmaffError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.experiments.datasets import RunData, split_data
 from sigmaff.experiments.make import Listener, Warnings, make_ensemble, make_member, make_model, member_file
 from sigmaff.experiments.settings import RunConfig
@@ -109,6 +109,8 @@ def _on_workers(
             raise SigmaffError(f"member {number} of the ensemble could not be trained: {outcome.error}")
         if outcome.value is not None:
             failures[number] = outcome.value
+        elif not (path := member_file(making.run, number)).exists():
+            raise ConfigError(f"a worker wrote {path}, and it is not here; workers must see this folder")
         listener.advance(done, size)
     for number in range(size):
         diverged = number in failures
