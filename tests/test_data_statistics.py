@@ -1,6 +1,7 @@
 """Reference energies against energies made from known ones; scale against its definition."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,6 +95,13 @@ def test_scale_is_the_rms_force_component():
 def test_scale_without_forces_is_the_spread_of_energy_per_atom():
     data = molecules(["C2H6O"] * 40, noise=0.3, forces=False)
     assert compute_statistics(GraphDataset(data, 3.0)).scale == pytest.approx(np.std(data.energy) / 9)
+
+
+def test_scale_of_structures_at_rest_is_the_spread_of_energy_per_atom():
+    """Whose forces say little: the network's output would have to be hundreds of such units."""
+    data = molecules(["C2H6O"] * 40, noise=0.3)
+    at_rest = replace(data, forces=tuple(1e-3 * forces for forces in data.forces))
+    assert compute_statistics(GraphDataset(at_rest, 3.0)).scale == pytest.approx(np.std(data.energy) / 9)
 
 
 def test_scale_without_spread_is_one():

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ase.io
 import numpy as np
@@ -32,13 +32,14 @@ from sigmaff.generate import (
 from sigmaff.generate.conformers import distinct, embed, has_bonds_of, parse
 from sigmaff.generate.enumeration import enumerate_molecules
 from sigmaff.generate.modes import Modes, force_constants, normal_modes, thermal_displacements
-from sigmaff.labelling import EngineConfig
+from sigmaff.labelling import EngineConfig, label
 from sigmaff.tasks import ClusterConfig, workers
 
 if TYPE_CHECKING:
     from distributed import Client
 
 SMALL = GenerateConfig(conformers=2, displaced=3)
+UNCONVERGED = {"arguments": {"max_iterations": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,9 @@ def test_methanol_at_rest_and_displaced() -> None:
     product = make_structures("CO", SMALL)
     assert product.failures == ()
     (minimum, *displaced) = product.structures
-    assert np.linalg.norm(minimum.get_forces(), axis=1).max() < SMALL.fmax
+    at_rest = label(minimum, SMALL.geometry)
+    assert np.linalg.norm(at_rest.get_forces(), axis=1).max() < SMALL.fmax  # on the surface that it was relaxed on
+    assert 0.05 < np.linalg.norm(minimum.get_forces(), axis=1).max() < 2.0  # and not on that of its label
     assert [atoms.info["kind"] for atoms in product.structures] == ["equilibrium", *["nonequilibrium"] * 3]
     for atoms in product.structures:
         fresh = xtb(atoms)
@@ -197,25 +200,27 @@ def test_a_saddle_point_is_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("smiles", "engine", "stages", "reason"),
+    ("smiles", "engines", "stages", "reason"),
     [
-        ("C(", EngineConfig(), [(None, "embedding")], "not the SMILES"),
-        ("C1#CC1", EngineConfig(), [(None, "embedding")], "RDKit found no place"),
-        ("O", EngineConfig(arguments={"max_iterations": 1}), [(0, "relaxation"), (None, "relaxation")], "converge"),
+        ("C(", {}, [(None, "embedding")], "not the SMILES"),
+        ("C1#CC1", {}, [(None, "embedding")], "RDKit found no place"),
+        ("O", {"geometry": UNCONVERGED}, [(0, "relaxation"), (None, "relaxation")], "converge"),
         (
             "O",
-            EngineConfig(calculator="ase.calculators.lj:LennardJones", arguments={"sigma": 2.0, "rc": 20.0}),
+            {"geometry": {"calculator": "ase.calculators.lj:LennardJones", "arguments": {"sigma": 2.0, "rc": 20.0}}},
             [(0, "relaxation"), (None, "relaxation")],
             "became another molecule",
         ),
-        ("O", EngineConfig(max_force=1.0), [(0, "displacement")], "more than max_force"),
+        ("O", {"engine": {"max_force": 1.0}}, [(0, "label")], "more than max_force"),
+        ("O", {"engine": UNCONVERGED}, [(0, "label"), (None, "label")], "converge"),
     ],
-    ids=["no SMILES", "no geometry", "not converged", "falls apart", "absurd"],
+    ids=["no SMILES", "no geometry", "not converged", "falls apart", "absurd", "no label"],
 )
 def test_what_fails_is_told(
-    smiles: str, engine: EngineConfig, stages: list[tuple[int | None, str]], reason: str
+    smiles: str, engines: dict[str, Any], stages: list[tuple[int | None, str]], reason: str
 ) -> None:
-    product = make_structures(smiles, GenerateConfig(conformers=1, displaced=1, engine=engine))
+    config = GenerateConfig.model_validate({"conformers": 1, "displaced": 1, **engines})
+    product = make_structures(smiles, config)
     assert [(failure.conformer, failure.stage) for failure in product.failures] == stages
     assert reason in product.failures[0].reason
     assert len(product.structures) == (stages[-1][0] is not None)
@@ -273,7 +278,7 @@ def _check_other_settings(folder: Path, client: "Client") -> None:
     again(["O", "C(", "CO"], time_limit=5.0)  # decides nothing about what is made
     with pytest.raises(ConfigError, match=r"set was generated in another way \(displaced: was 3, now 4; seed: was 0"):
         again(["O", "C(", "CO"], displaced=4, seed=1)
-    with pytest.raises(ConfigError, match="calculator: was gfn2-xtb, now gfn1-xtb"):
+    with pytest.raises(ConfigError, match=r"engine\.calculator: was gfn2-xtb, now gfn1-xtb"):
         again(["O", "C(", "CO"], engine=EngineConfig(calculator="gfn1-xtb"))
     with pytest.raises(ConfigError, match="molecules: were 3, now 1"):
         again(["O"])
@@ -296,5 +301,5 @@ def test_the_command(client: "Client", tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "2 molecules, 2 equilibrium, 2 nonequilibrium, 0 failures" in done.output
     assert len(ase.io.read(tmp_path / "set" / "nonequilibrium.extxyz", ":")) == 2
-    with pytest.raises(ConfigError, match="--engine: no engine 'none'"):
+    with pytest.raises(ConfigError, match="--geometry, --engine: no engine 'none'"):
         CliRunner().invoke(app, ["qm7x-like", *options.split(), "--engine", "none"], catch_exceptions=False)

@@ -27,7 +27,10 @@ def qm7x_like(
     conformers: Annotated[int, typer.Option(min=1, help="conformers of a molecule, at most")] = 8,
     displaced: Annotated[int, typer.Option(min=0, help="non-equilibrium structures of each conformer")] = 4,
     temperature: Annotated[float, typer.Option(min=1.0, help="of the displacements along normal modes, K")] = 1500.0,
-    engine: Annotated[str, typer.Option(help="gfn2-xtb, gfn1-xtb, pyscf-pbe, or module:factory")] = "gfn2-xtb",
+    geometry: Annotated[str, typer.Option(help="engine that relaxes, and gives normal modes")] = "gfn1-xtb",
+    engine: Annotated[
+        str, typer.Option(help="engine of all labels: gfn2-xtb, gfn1-xtb, pyscf-pbe, or module:factory")
+    ] = "gfn2-xtb",
     seed: Annotated[int, typer.Option(min=0, help="of molecules, conformers and displacements")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="processes on this machine")] = 2,
     scheduler: Annotated[str | None, typer.Option(help="address of a Dask scheduler to use instead")] = None,
@@ -48,15 +51,16 @@ def qm7x_like(
             displaced=displaced,
             temperature=temperature,
             seed=seed,
+            geometry=EngineConfig(calculator=geometry),
             engine=EngineConfig(calculator=engine),
         )
     except ValidationError as error:
-        raise ConfigError(f"--engine: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+        raise ConfigError(f"--geometry, --engine: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
     known = shipped_molecules() if smiles is None else read_molecules(smiles)
     n_drawn = molecules or (600 if smiles is None else len(known))
     drawn = draw_molecules(known, n_drawn, seed)
     with start_workers(ClusterConfig(n_workers=workers, scheduler=scheduler)) as client, Terminal(console) as terminal:
-        terminal.stage(f"molecules by {engine}")
+        terminal.stage(f"molecules by {geometry} and {engine}")
         counts = generate(output, drawn, config, client, terminal.advance)
     console.print(", ".join(f"{count} {name}" for name, count in counts.items()), soft_wrap=True)
     console.print(f"{output}", soft_wrap=True)

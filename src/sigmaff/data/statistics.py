@@ -22,7 +22,9 @@ class DatasetStatistics:
 
     elements: tuple[int, ...]  # atomic numbers, sorted
     reference_energies: dict[int, float]  # eV
-    scale: float  # eV: rms force component times 1 Å; without forces the std of E per atom less references
+    scale: (
+        float  # eV: rms force component times 1 Å or, if larger (structures at rest), std of E per atom less references
+    )
     mean_neighbors: float
     n_structures: int
 
@@ -112,12 +114,11 @@ def _by_number(given: dict[str, float] | dict[int, float]) -> dict[int, float]:
 
 def _scale(structures: LabelledStructures, references: Mapping[int, float]) -> float:
     """eV. 1 where the data has no spread."""
+    spreads = [0.0]
     if structures.forces is not None:
-        scale = float(np.sqrt(np.mean(np.concatenate(structures.forces) ** 2)))
-    elif structures.energy is not None:
+        spreads.append(float(np.sqrt(np.mean(np.concatenate(structures.forces) ** 2))))
+    if structures.energy is not None:
         counts = composition(structures)
         expected = counts @ np.array([references[number] for number in structures.elements])
-        scale = float(np.std((structures.energy - expected) / counts.sum(1)))
-    else:
-        scale = 0.0
-    return scale if scale > 1e-9 else 1.0
+        spreads.append(float(np.std((structures.energy - expected) / counts.sum(1))))
+    return scale if (scale := max(spreads)) > 1e-9 else 1.0

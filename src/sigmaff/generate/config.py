@@ -6,7 +6,11 @@ from sigmaff.labelling import EngineConfig
 
 
 class GenerateConfig(BaseModel):
-    """Conformers, their relaxation, and displacements along their normal modes."""
+    """Conformers, their relaxation, and displacements along their normal modes.
+
+    As in QM7-X, structures come to rest on a cheaper surface than that of their labels: so equilibrium structures have
+    forces, small ones.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -20,4 +24,7 @@ class GenerateConfig(BaseModel):
     max_steps: int = Field(default=500, ge=1, description="steps of a relaxation, at most")
     seed: int = Field(default=0, ge=0, description="of conformers and displacements, together with the SMILES")
     time_limit: float | None = Field(default=1800.0, gt=0, description="seconds for a molecule; null is no limit")
-    engine: EngineConfig = Field(default_factory=EngineConfig, description="what computes energies and forces")
+    geometry: EngineConfig = Field(
+        default=EngineConfig(calculator="gfn1-xtb"), description="what relaxes structures and gives their normal modes"
+    )
+    engine: EngineConfig = Field(default=EngineConfig(), description="what computes the energies and forces of all")

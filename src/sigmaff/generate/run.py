@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Counts = dict[str, int]
 
-LIMITS: dict[str, Any] = {"time_limit": True, "engine": {"time_limit"}}
+LIMITS: dict[str, Any] = {"time_limit": True, "geometry": {"time_limit"}, "engine": {"time_limit"}}
 """Settings that decide what is given up, not what is made."""
 
 
@@ -134,6 +134,13 @@ def _claim(directory: Path, smiles: Sequence[str], config: GenerateConfig) -> No
 
 
 def _changes(before: GenerateConfig, now: GenerateConfig) -> list[str]:
-    old, new = (config.model_dump(mode="json", exclude=LIMITS) for config in (before, now))
-    old, new = ({**values, **values.pop("engine")} for values in (old, new))
+    old, new = map(_settings, (before, now))
     return [f"{name}: was {old[name]}, now {new[name]}" for name in old if old[name] != new[name]]
+
+
+def _settings(config: GenerateConfig) -> dict[str, Any]:
+    """By name; those of an engine with its name before."""
+    values = config.model_dump(mode="json", exclude=LIMITS)
+    for part in ("geometry", "engine"):
+        values |= {f"{part}.{name}": value for name, value in values.pop(part).items()}
+    return values

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 
-Stage = Literal["embedding", "relaxation", "modes", "displacement", "worker"]
+Stage = Literal["embedding", "relaxation", "modes", "label", "worker"]
 
 EQUILIBRIUM, NONEQUILIBRIUM = "equilibrium", "nonequilibrium"
 
@@ -74,24 +74,25 @@ def make_structures(smiles: str, config: GenerateConfig) -> Product:
     structures = []
     for number in _distinct_numbers({number: minimum for number, (minimum, _) in settled.items()}):
         minimum, modes = settled[number]
-        minimum.info = {"smiles": smiles, "conformer": number, "kind": EQUILIBRIUM}
         shifts = thermal_displacements(modes, config.temperature, config.displaced, generator, softest=config.softest)
-        structures += [minimum, *_displaced(minimum, shifts, config, record)]
+        structures += _labelled(minimum, shifts, number, config, record)
+    if not structures:
+        return record.nothing("label", f"none of {len(settled)} conformers at rest has a label")
     _set_relative_energies(structures)
     return Product(structures=tuple(structures), failures=tuple(record.failures))
 
 
 def relax(start: Atoms, molecule: "Mol", config: GenerateConfig, fmax: float) -> Atoms:
-    """The labelled structure at rest that is reached downhill, if it is still the same molecule."""
+    """The structure at rest that is reached downhill, with its energy there, if it is still the same molecule."""
     atoms = start.copy()
-    atoms.calc = make_calculator(atoms, config.engine)
-    with engine_failures(config.engine):
+    atoms.calc = make_calculator(atoms, config.geometry)
+    with engine_failures(config.geometry):
         converged = BFGS(atoms, logfile=None).run(fmax=SPARE * fmax, steps=config.max_steps)
     if not converged:
         raise LabelError(f"forces are still above {fmax:g} eV/Å after {config.max_steps} steps")
     if not has_bonds_of(atoms, molecule):
         raise LabelError("it became another molecule: its bonds are not those of the SMILES")
-    return label(atoms, config.engine)
+    return label(atoms, config.geometry)
 
 
 def settle(atoms: Atoms, molecule: "Mol", config: GenerateConfig) -> tuple[Atoms, Modes]:
@@ -111,10 +112,10 @@ def settle(atoms: Atoms, molecule: "Mol", config: GenerateConfig) -> tuple[Atoms
 
 
 def vibrations(atoms: Atoms, config: GenerateConfig) -> Modes:
-    """Normal modes of the engine's energy."""
+    """Normal modes of the energy that structures rest on."""
     atoms = atoms.copy()
-    atoms.calc = make_calculator(atoms, config.engine)
-    with engine_failures(config.engine):
+    atoms.calc = make_calculator(atoms, config.geometry)
+    with engine_failures(config.geometry):
         return normal_modes(atoms, force_constants(atoms))
 
 
@@ -143,16 +144,21 @@ class _Record:
         return done
 
 
-def _displaced(minimum: Atoms, shifts: FloatArray, config: GenerateConfig, record: _Record) -> list[Atoms]:
-    structures = []
-    for shift in shifts:
-        moved = minimum.copy()
-        moved.positions += shift
-        moved.info["kind"] = NONEQUILIBRIUM
+def _labelled(minimum: Atoms, shifts: FloatArray, number: int, config: GenerateConfig, record: _Record) -> list[Atoms]:
+    """A conformer at rest and displaced; nothing of one whose structure at rest has no label."""
+    structures: list[Atoms] = []
+    for index, shift in enumerate((np.zeros_like(minimum.positions), *shifts)):
+        atoms = Atoms(minimum.numbers, minimum.positions + shift)
         try:
-            structures.append(label(moved, config.engine))
+            labelled = label(atoms, config.engine)
         except LabelError as error:
-            record.add(minimum.info["conformer"], "displacement", str(error))
+            record.add(number, "label", str(error))
+            if index == 0:
+                break
+            continue
+        kind = NONEQUILIBRIUM if index else EQUILIBRIUM
+        labelled.info = {"smiles": record.smiles, "conformer": number, "kind": kind}
+        structures.append(labelled)
     return structures
 
 
