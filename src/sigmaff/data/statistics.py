@@ -22,9 +22,7 @@ class DatasetStatistics:
 
     elements: tuple[int, ...]  # atomic numbers, sorted
     reference_energies: dict[int, float]  # eV
-    scale: (
-        float  # eV: rms force component times 1 Å or, if larger (structures at rest), std of E per atom less references
-    )
+    scale: float  # eV: rms force component · 1 Å or, if larger (structures at rest), std of E per atom less references
     mean_neighbors: float
     n_structures: int
 
