@@ -33,8 +33,8 @@ def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]
         "as in the paper (perfect is 1.254); rows named global are of all structures together (perfect is 0).",
         "Inducing points are shared out by element and chosen far apart, not the first of the training set; LNK and "
         "SVGP-DKL go on from a trained backbone.",
-        "Energies are total energies less fitted reference energies of elements, in units of the rms force or, if that is "
-        "larger, of their spread per atom.",
+        "Energies are total energies less fitted reference energies of elements, in units of the rms force or, if "
+        "that is larger, of their spread per atom.",
     ]
     if kind == "md17":
         every.append("Labels are the original ones of MD17, of the structures that rMD17 kept.")
