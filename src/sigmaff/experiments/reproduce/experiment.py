@@ -55,6 +55,11 @@ def _of_quick_scale(kind: Kind, backbones: Iterable[str]) -> list[str]:
         f"Scale quick: {sizes.n_train} structures to train and {sizes.n_validation} to validate (paper: "
         f"{published.n_train} and {published.n_validation}), {quick.epochs} epochs in batches of {quick.batch_size}."
     ]
+    if quick.forces_weight is not None:
+        notes.append(
+            f"Scale quick: forces weigh {quick.forces_weight:g} in the loss, energies the rest (paper: 0.99 or 0.9), "
+            "because small forces of structures at rest teach little of energies in so few steps."
+        )
     for name in backbones:
         config, default = BACKBONES["quick"][name].model_dump(), BACKBONES["paper"][name].model_dump()
         smaller = [f"{key} {config[key]} ({default[key]})" for key in config if config[key] != default[key]]

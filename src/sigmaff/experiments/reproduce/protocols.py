@@ -64,11 +64,12 @@ class Quick:
     head_epochs: int  # of a process on a trained backbone
     batch_size: int
     warmup_steps: int = 100
+    forces_weight: float | None = None  # ρ; None: as for any training
 
 
 QUICK: dict[Kind, Quick] = {
     "md17": Quick(epochs=50, head_epochs=15, batch_size=5),
-    "qm7x": Quick(epochs=40, head_epochs=12, batch_size=10),
+    "qm7x": Quick(epochs=40, head_epochs=12, batch_size=10, forces_weight=0.5),
 }
 QUICK_RATES = {"schnet": 2e-3, "dimenet++": 2e-3, "nequip": 5e-3}
 QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
@@ -113,6 +114,7 @@ def n_inducing(scale: Scale, kind: Kind, n_atoms: int | None) -> int:
 
 def _quick(kind: Kind, epochs: int, learning_rate: float) -> TrainingConfig:
     return TrainingConfig(
+        forces_weight=QUICK[kind].forces_weight,
         batch_size=QUICK[kind].batch_size,
         max_epochs=epochs,
         validate_every=5,
