@@ -87,9 +87,9 @@ class SelectConfig(BaseModel):
     n: int = Field(default=10, ge=1, description="labels of a round")
     method: SelectionMethod = Field(
         default="variance_reduction",
-        description="variance_reduction: one after the other, each time the candidate whose label lowers the variance "
-        "of all candidates' forces most (heads other than LNK and LLPR: as sigma); sigma: those of the "
-        "largest force σ; random: of all candidates, whatever their σ",
+        description="variance_reduction: one after the other, each time the candidate whose label takes away the "
+        "largest share of the variance of a force, on average over all candidates (heads other than LNK and LLPR: as "
+        "sigma); sigma: those of the largest force σ; random: of all candidates, whatever their σ",
     )
     lower: float = Field(
         default=0.5,

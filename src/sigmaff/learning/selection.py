@@ -6,17 +6,20 @@ of them: an energy and, as far as the fit counts them, the force components. Wit
     Σ' = Σ − Σ R_jᵀ (R_j Σ R_jᵀ + N)⁻¹ R_j Σ
 
 is the posterior after that label, whatever its value. So what a label would do to σ is known before it is computed,
-exactly, and many labels can be chosen one after the other without a training in between. The one chosen lowers
+exactly, and many labels can be chosen one after the other without a training in between. The one chosen takes away the
+largest share of the variance of a force component, on average over all components (rows g) of all candidates,
 
-    Σ_i tr(G_i Σ G_iᵀ) = tr(M Σ),   M = Σ_i G_iᵀ G_i
+    mean of g (Σ − Σ') gᵀ / v = tr(M (Σ − Σ')),   M = mean of gᵀg / v,   v = g Σ gᵀ + what weights do not explain
 
-most, the variance of all force components (rows G_i) of all candidates i: near-copies of a structure that was chosen
-gain nothing, and candidates that many others resemble gain most.
+so that near-copies of a structure that was chosen gain little, and candidates that many others resemble gain most.
+Shares, because a few distorted structures hold most of the variance, and would be chosen whatever they tell of the
+others. For the same reason the noise of a label, which is that of the fit, is larger for structures above the median,
+in proportion to their variance: what a model knows least it also represents least well.
 
 | symbol | here |
 |---|---|
-| R_j | ``Rows.label`` (n_rows, n_weights) |
-| G_i | ``Rows.forces`` (3 · n_atoms, n_weights) |
+| R_j, in units of its noise | ``_labels`` (n_rows, n_weights) each |
+| g | ``Rows.forces`` (3 · n_atoms, n_weights) of each candidate |
 | Σ | ``covariance`` (n_weights, n_weights) |
 """
 
@@ -39,6 +42,9 @@ from sigmaff.potential import Model, Potential
 from sigmaff.potential.forces_std import embedding_tangents, unit_displacements
 from sigmaff.training.rows import batches
 
+VANISHING = 1e-8
+"""Variance of a force component, over the mean, below which it is rounding."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pick:
@@ -46,7 +52,7 @@ class Pick:
 
     index: int  # among the candidates
     forces_std: float | None  # eV/Å, largest of an atom
-    variance_share: float | None  # of all candidates' force variance, that its label takes away; None: not computed
+    variance_share: float | None  # of a force component, that its label takes away, mean; None: not computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +61,7 @@ class Rows:
 
     energy: Tensor  # (n_weights,)
     forces: Tensor  # (3 · n_atoms, n_weights)
-
-    def label(self, noise: "Noise") -> Tensor:
-        """The rows that a label adds, each in units of its noise."""
-        energy = self.energy[None] / noise.energy**0.5
-        return energy if noise.forces is None else torch.cat([energy, self.forces / noise.forces**0.5])
+    residual: Tensor  # (3 · n_atoms,) variance of forces that is not of the weights: labels leave it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,30 +131,57 @@ def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[Rows
         features, n_atoms = head.compared(nodes), graph.atoms_per_structure()
         energy = scatter_sum(head.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
         directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), potential.dtype)
-        slopes = []
-        for tangents in embedding_tangents(potential.backbone, graph, directions):
-            by_atom = head.kernel.basis_slopes(features, head.compared(tangents), elements)
+        slopes, residuals = [], []
+        for tangents in map(head.compared, embedding_tangents(potential.backbone, graph, directions)):
+            by_atom = head.kernel.basis_slopes(features, tangents, elements)
             shape = (len(by_atom), graph.n_structures, by_atom.shape[-1])
             slopes.append(by_atom.new_zeros(shape).index_add(1, graph.structure_index, by_atom))
+            residuals.append(head.kernel.slope_residual(features, tangents, elements, slopes[-1], graph))
         gradient = torch.cat(slopes)  # (3 · largest n_atoms, n_structures, n_weights)
+        residual = torch.cat(residuals).clamp(min=0.0)
         for index, count in enumerate(n_atoms.tolist()):
-            yield Rows(energy=energy[index], forces=-gradient[: 3 * count, index])
+            yield Rows(
+                energy=energy[index], forces=-gradient[: 3 * count, index], residual=residual[: 3 * count, index]
+            )
 
 
 def greedy(rows: Sequence[Rows], covariance: Tensor, noise: Noise, n: int) -> list[tuple[int, float]]:
-    """Indices in the order of choice, each with the force variance of all candidates that its label takes away."""
-    target = torch.stack([part.forces.T @ part.forces for part in rows]).sum(0)  # M
-    labels = [part.label(noise) for part in rows]
+    """Indices in the order of choice, each with the mean share of a force's variance that its label takes away."""
+    labels = _labels(rows, covariance, noise)
+    forces, residual = torch.cat([part.forces for part in rows]), torch.cat([part.residual for part in rows])
     picks: list[tuple[int, float]] = []
     left = list(range(len(rows)))
     while left and len(picks) < n:
-        weighted = covariance @ target @ covariance
+        weighted = covariance @ _target(forces, residual + _explained(forces, covariance)) @ covariance
         gains = [_gain(labels[index], covariance, weighted) for index in left]
         best = int(np.argmax(gains))
         index = left.pop(best)
         picks.append((index, gains[best]))
         covariance = _updated(covariance, labels[index])
     return picks
+
+
+def _labels(rows: Sequence[Rows], covariance: Tensor, noise: Noise) -> list[Tensor]:
+    """The rows that each label adds, in units of their noise."""
+    variances = torch.stack([(part.residual + _explained(part.forces, covariance)).mean() for part in rows])
+    inflation = (variances / variances.median()).clamp(min=1.0)
+    labels = []
+    for part, factor in zip(rows, inflation.sqrt(), strict=True):
+        energy = part.energy[None] / noise.energy**0.5
+        label = energy if noise.forces is None else torch.cat([energy, part.forces / noise.forces**0.5])
+        labels.append(label / factor)
+    return labels
+
+
+def _target(forces: Tensor, variances: Tensor) -> Tensor:
+    """M. Forces that vanish by symmetry have no variance to take away."""
+    counted = variances > VANISHING * variances.mean()
+    return (forces[counted] / variances[counted, None]).T @ forces[counted] / counted.sum()
+
+
+def _explained(forces: Tensor, covariance: Tensor) -> Tensor:
+    """Variance of forces that comes from that of the weights."""
+    return ((forces @ covariance) * forces).sum(1)
 
 
 def _gain(label: Tensor, covariance: Tensor, weighted: Tensor) -> float:
@@ -189,10 +218,9 @@ def _by_variance(
     with torch.no_grad(), head.prepared():
         rows = list(structure_rows(potential, GraphDataset(structures, potential.cutoff, potential.dtype)))
         factor = head.weight_cholesky.tril()
-        before = sum(float((part.forces @ factor).square().sum()) for part in rows)
         picks = greedy(rows, factor @ factor.T, label_noise(potential), n)
     return [
-        Pick(index=int(compared[index]), forces_std=float(std[compared[index]]), variance_share=gain / before)
+        Pick(index=int(compared[index]), forces_std=float(std[compared[index]]), variance_share=gain)
         for index, gain in picks
     ]
 

@@ -95,7 +95,7 @@ def _origin(atoms: Atoms) -> str:
 def _why(atoms: Atoms, index: int) -> str:
     if "variance_share" in atoms.info:
         share = float(atoms.info["variance_share"])
-        return f"choice {index + 1}: its label takes away {share:.1%} of the force variance of all candidates"
+        return f"choice {index + 1}: its label takes away {share:.1%} of the variance of candidates' forces"
     return "drawn at random" if atoms.info["method"] == "random" else f"choice {index + 1} by largest force σ"
 
 
