@@ -60,7 +60,7 @@ def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace
                 "error_above": options.error_above,
                 "risk": 0.2,
             },
-            "select": {"n": options.n, "method": STRATEGIES[strategy], "lower": 0.0},
+            "select": {"n": options.n, "method": STRATEGIES[strategy], "lower": 0.0, "upper": options.upper},
             "stop": {
                 "max_rounds": 1000,
                 "max_labels": options.labels * (1 + (strategy == "random")),
@@ -136,6 +136,7 @@ def main() -> None:
         "--labels", type=int, default=60, help="of campaigns that follow σ; random goes on to twice that"
     )
     parser.add_argument("--n", type=int, default=10, help="labels of a round")
+    parser.add_argument("--upper", type=float, default=1.5, help="limits on σ at which a replica is stopped")
     parser.add_argument("--steps", type=int, default=1000, help="of each exploring replica")
     parser.add_argument("--replicas", type=int, default=2, help="of each start at each temperature")
     parser.add_argument(

@@ -98,7 +98,7 @@ class SelectConfig(BaseModel):
         "once that promises something",
     )
     upper: float = Field(
-        default=3.0,
+        default=1.5,
         gt=0,
         description="candidates of larger σ are lost, and perhaps no chemistry: a replica that comes to it is stopped; "
         "in units of the limit on σ",
