@@ -1,15 +1,21 @@
 """Active learning of ethanol with GFN2-xTB: labels chosen by σ against labels drawn at random, from 20 frames on.
 
-Each seed and strategy is a campaign in a directory of its own; the same command goes on after an interruption. Both
-strategies start from the same labels, explore in the same way, train in the same way, and are tested on the same
-structures; they differ in what they pick from their explorations.
+| strategy | explores | picks |
+|---|---|---|
+| σ | guarded by σ | by the share of variance that a label takes away |
+| largest σ | guarded by σ | by largest σ |
+| random | guarded by σ | at random |
+| without σ | unguarded | at random |
+
+Each seed and strategy is a campaign in a directory of its own; the same command goes on after an interruption. All
+start from the same labels, train in the same way, and are tested on the same structures.
 
 python benchmarks/learning_curves.py runs/learning_curves
 """
 
 import argparse
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +30,9 @@ from sigmaff.cli.progress import Terminal
 from sigmaff.learning import CampaignConfig, learn
 from sigmaff.report import figures
 
-STRATEGIES = {"σ": "variance_reduction", "largest σ": "sigma", "random": "random"}
-COLORS = {"σ": figures.BLUE, "largest σ": "#009e73", "random": figures.ORANGE}
+STRATEGIES = {"σ": "variance_reduction", "largest σ": "sigma", "random": "random", "without σ": "random"}
+COLORS = {"σ": figures.BLUE, "largest σ": "#009e73", "random": figures.ORANGE, "without σ": figures.GREY}
+BASELINES = ("random", "without σ")
 Curve = dict[int, float]
 """Test force MAE, eV/Å, by number of labels."""
 
@@ -57,18 +64,19 @@ def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace
                 "starts": 4,
                 "replicas": options.replicas,
                 "steps": options.steps,
+                "stop_above": None if strategy == "without σ" else "auto",
                 "error_above": options.error_above,
                 "risk": 0.2,
             },
             "select": {"n": options.n, "method": STRATEGIES[strategy], "lower": 0.0, "upper": options.upper},
             "stop": {
                 "max_rounds": 1000,
-                "max_labels": options.labels * (1 + (strategy == "random")),
+                "max_labels": options.labels * (1 + (strategy in BASELINES)),
                 "share_above": None,
             },
             "test": str(test),
             "cluster": {"n_workers": options.workers},
-            "output": folder / f"{STRATEGIES[strategy]}-{seed}",
+            "output": folder / f"{strategy.replace(' ', '-').replace('σ', 'sigma')}-{seed}",
             "seed": seed,
         }
     )
@@ -95,22 +103,25 @@ def table(curves: dict[str, list[Curve]]) -> str:
     for n in sorted(set.union(*(set(mean) for mean in means.values()))):
         errors = (f"{mean[n]:.4f}" if n in mean else "–" for mean in means.values())
         lines.append(f"| {n} | {' | '.join(errors)} |")
-    for strategy in [name for name in means if name != "random" and "random" in means]:
-        lines += ["", f"labels that random needs for the error of {strategy}, by the means and by each seed:", ""]
-        lines += [f"| labels of {strategy} | means |{' seed |' * len(curves[strategy])}"]
-        lines += ["|---" * (2 + len(curves[strategy])) + "|"]
-        pairs = [(means[strategy], means["random"]), *zip(curves[strategy], curves["random"], strict=True)]
-        for n in means[strategy]:
-            lines.append(f"| {n} | {' | '.join(times(n, random, curve[n]) for curve, random in pairs)} |")
+    for strategy, baseline in product(means, BASELINES):
+        if strategy not in BASELINES and baseline in means:
+            lines += [
+                "",
+                f"labels that {baseline} needs for the error of {strategy}, by the means and by each seed:",
+                "",
+            ]
+            lines += [f"| labels of {strategy} | means |{' seed |' * len(curves[strategy])}"]
+            lines += ["|---" * (2 + len(curves[strategy])) + "|"]
+            pairs = [(means[strategy], means[baseline]), *zip(curves[strategy], curves[baseline], strict=True)]
+            for n in means[strategy]:
+                lines.append(f"| {n} | {' | '.join(times(n, drawn, curve[n]) for curve, drawn in pairs)} |")
     return "\n".join(lines)
 
 
-def times(n: int, random: Curve, error: float) -> str:
+def times(n: int, drawn: Curve, error: float) -> str:
     """Labels that a random choice needs for this error, and how many times n they are."""
-    needed = labels_needed(random, error)
-    return (
-        f"{needed:.0f} ({needed / n:.2f} ×)" if np.isfinite(needed) else f"> {max(random)} (> {max(random) / n:.2f} ×)"
-    )
+    needed = labels_needed(drawn, error)
+    return f"{needed:.0f} ({needed / n:.2f} ×)" if np.isfinite(needed) else f"> {max(drawn)} (> {max(drawn) / n:.2f} ×)"
 
 
 def draw(axes: Axes, curves: dict[str, list[Curve]]) -> None:
@@ -128,12 +139,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="directory of all campaigns")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["σ", "random"])
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=["σ", "random", "without σ"])
     parser.add_argument("--start", type=int, default=20, help="labelled frames to begin with")
     parser.add_argument("--start-temperature", type=float, default=300.0, help="K, of these")
     parser.add_argument("--temperature", type=float, nargs="+", default=[300.0, 500.0, 1000.0], help="K")
     parser.add_argument(
-        "--labels", type=int, default=60, help="of campaigns that follow σ; random goes on to twice that"
+        "--labels", type=int, default=60, help="of campaigns that pick by σ; others go on to twice that"
     )
     parser.add_argument("--n", type=int, default=10, help="labels of a round")
     parser.add_argument("--upper", type=float, default=1.5, help="limits on σ at which a replica is stopped")
