@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from sigmaff.errors import SigmaffError
 from sigmaff.experiments.make import Listener, Warnings
@@ -75,10 +75,13 @@ def _pass_on(told: dict[str, Any], listener: Listener) -> None:
 
 
 class Telling:
-    """A listener that writes what it hears, a line each."""
+    """A listener that writes what it hears to an open file, a line each.
 
-    def __init__(self, file: TextIO) -> None:
-        self.file = file
+    Each with one call to the system, so that lines of several processes stay apart.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
 
     def error(self, text: str) -> None:
         self._write({"error": text})
@@ -105,14 +108,14 @@ class Telling:
         self._write({"call": name, "arguments": arguments})
 
     def _write(self, content: dict[str, Any]) -> None:
-        print(json.dumps(content), file=self.file, flush=True)
+        os.write(self.descriptor, f"{json.dumps(content)}\n".encode())
 
 
 def command(path: Path, make: Callable[[str, Listener], tuple[Model, dict[str, Any]] | None]) -> int:
     """The training of a job file, in this process or as its helper; an exit code."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_helper = "LOCAL_RANK" in os.environ  # Fabric sets it for those it starts
-    telling = Telling(sys.stdout)
+    telling = Telling(sys.stdout.fileno())
     try:
         made = make(path.read_text(encoding="utf-8"), Warnings() if is_helper else telling)
     except SigmaffError as error:
