@@ -2,8 +2,9 @@
 
 python benchmarks/guarded_md.py runs/guarded_md
 
-Labels, training and every true force are GFN2-xTB. The limit on σ is that of conformal risk control on structures at
-300 K that the model has not seen. The same command goes on after an interruption.
+Labels, training and every true force are GFN2-xTB. The limit on σ is that of conformal risk control, twice: on
+structures at 300 K that the model has not seen, and on structures at the temperature of the runs. The same command goes
+on after an interruption.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
-from sigmaff.data import DataSource, SplitConfig
+from sigmaff.data import DataSource, LabelledStructures, SplitConfig, read_structures
 from sigmaff.experiments.demo import demo_config
 from sigmaff.experiments.evaluate import dataset_for, evaluate_on, recorded_structures
 from sigmaff.experiments.run import run
@@ -42,6 +43,11 @@ class Course:
     largest_error: float  # eV/Å, of an atom's force, over its frames before the last
     first_error: int | None  # first step with an error above the bound
 
+    @property
+    def cells(self) -> str:
+        first = "never" if self.first_error is None else f"{self.first_error / 2:.0f}"
+        return f"{self.steps / 2:.1f}, {self.ending} | {self.largest_error:.2f} | {first}"
+
 
 def trained(folder: Path, terminal: Terminal) -> Model:
     """A small SchNet with the default head, on frames at 300 K."""
@@ -53,33 +59,39 @@ def trained(folder: Path, terminal: Terminal) -> Model:
     return load(result.model_path)
 
 
-def moved(model: Model, folder: Path, terminal: Terminal, options: argparse.Namespace, *, guarded: bool) -> MDResult:
-    """Replicas from one frame at 300 K; guarded or not, the same velocities and the same noise."""
-    structures = recorded_structures(model, "test")
-    terminal.stage("σ of calibration structures")
-    scores = structure_scores(evaluate_on(model, dataset_for(model, structures), name="test", listener=terminal))
-    guard = {"stop_above": "auto", "error_above": options.error_above, "risk": options.risk} if guarded else {}
+def moved(
+    model: Model,
+    name: str,
+    options: argparse.Namespace,
+    terminal: Terminal,
+    calibration: LabelledStructures | None = None,
+    risk: float | None = None,
+) -> MDResult:
+    """Replicas from one frame at 300 K, with the same velocities and the same noise; unguarded without calibration."""
+    scores, guard = None, {}
+    if calibration is not None:
+        terminal.stage(f"σ of calibration structures, {name}")
+        scores = structure_scores(evaluate_on(model, dataset_for(model, calibration), name=name, listener=terminal))
+        guard = {"stop_above": "auto", "error_above": options.error_above, "risk": risk}
     config = MDConfig.model_validate(
         {
             "temperature": options.temperature,
             "steps": options.steps,
             "replicas": options.runs,
-            "check_every": 1 if guarded else options.steps,
+            "check_every": 1 if guard else options.steps,
             "every": options.every,
             "drift_every": options.steps,
             **guard,
         }
     )
-    name = "guarded" if guarded else "unguarded"
     terminal.stage(f"molecular dynamics, {name}")
-    start = [structures.structures[0]]
     return run_md(
         model,
-        start,
+        recorded_structures(model, "test").structures[:1],
         config,
-        folder / name,
+        options.folder / name,
         lambda status: terminal.advance(status.step, status.steps),
-        calibration=scores if guarded else None,
+        calibration=scores,
     )
 
 
@@ -119,32 +131,42 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1000.0, help="K")
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=4000, help="of 0.5 fs")
+    parser.add_argument("--hot", type=int, default=300, help="calibration structures at the temperature of the runs")
     parser.add_argument("--every", type=int, default=2, help="steps between frames that are held against the engine")
     parser.add_argument("--error-above", type=float, default=1.0, help="eV/Å, the bound")
-    parser.add_argument("--risk", type=float, default=0.05)
+    parser.add_argument("--risk", type=float, default=0.05, help="of a frame, with structures at 300 K")
+    parser.add_argument("--hot-risk", type=float, default=0.005, help="of a frame, with those of the runs' temperature")
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_large_blocks()
+    hot_file = data_file(options.folder / "hot.extxyz", [options.temperature], options.hot, 1)
     with Terminal(Console(stderr=True)) as terminal:
         model = trained(options.folder, terminal)
-        results = [moved(model, options.folder, terminal, options, guarded=guarded) for guarded in (True, False)]
+        cold, hot = recorded_structures(model, "test"), read_structures(DataSource(path=hot_file))
+        results = {
+            "300 K": moved(model, "guarded", options, terminal, cold, options.risk),
+            f"{options.temperature:g} K": moved(model, "guarded_hot", options, terminal, hot, options.hot_risk),
+            "none": moved(model, "unguarded", options, terminal),
+        }
         terminal.stage("true forces")
-        guarded, unguarded = (courses(result, options.error_above, terminal) for result in results)
-    assert results[0].threshold is not None
-    print(f"{results[0].threshold.statement}; {describe_machine()}\n")
-    print(
-        "| run | stopped after (fs) | why | largest error before (eV/Å) | unguarded: first error above it (fs) "
-        "| largest error (eV/Å) | end |"
-    )
-    print("|---" * 7 + "|")
-    for number, (one, other) in enumerate(zip(guarded, unguarded, strict=True)):
-        first = "never" if other.first_error is None else f"{other.first_error / 2:.0f}"
-        print(
-            f"| {number} | {one.steps / 2:.1f} | {one.ending} | {one.largest_error:.2f} | {first} "
-            f"| {other.largest_error:.2f} | {other.ending} |"
-        )
-    kept = sum(course.first_error is None for course in guarded)
-    print(f"\n{kept} of {len(guarded)} guarded runs let no error above {options.error_above:g} eV/Å pass.")
+        found = {name: courses(result, options.error_above, terminal) for name, result in results.items()}
+    print(f"{describe_machine()}\n")
+    for name, result in results.items():
+        if result.threshold is not None:
+            print(f"- calibrated at {name}: {result.threshold.statement}")
+    print(table(found, options.error_above))
+
+
+def table(found: dict[str, list[Course]], error_above: float) -> str:
+    """For each run and guard: when it ended, the largest error until then, and when the first above the bound came."""
+    header = (f"{name}: ended after (fs) | largest error before (eV/Å) | first above (fs)" for name in found)
+    lines = ["", f"| run | {' | '.join(header)} |", "|---" * (1 + 3 * len(found)) + "|"]
+    for number, runs in enumerate(zip(*found.values(), strict=True)):
+        lines.append(f"| {number} | {' | '.join(course.cells for course in runs)} |")
+    for name, runs in found.items():
+        kept = sum(course.first_error is None for course in runs)
+        lines += ["", f"{name}: {kept} of {len(runs)} let no error above {error_above:g} eV/Å pass."]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
