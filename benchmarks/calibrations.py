@@ -1,6 +1,8 @@
 """Ways to calibrate σ: each fitted on a run's validation structures, scored on test structures. Nothing is trained.
 
 python benchmarks/calibrations.py runs/md17_schnet_uracil
+
+A second table has the mean score with fewer validation structures, drawn again and again.
 """
 
 import argparse
@@ -13,51 +15,78 @@ from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
-from sigmaff.evaluation import Evaluation, fit_calibration
+from sigmaff.evaluation import CalibrationMethod, fit_calibration
 from sigmaff.evaluation.calibration import CALIBRATION_METHODS
-from sigmaff.evaluation.metrics import calibration_score
+from sigmaff.evaluation.metrics import FloatArray, calibration_score
 from sigmaff.experiments.evaluate import dataset_for, evaluate_on, recorded_structures
 from sigmaff.model_file import load
 from sigmaff.potential import Model
+from sigmaff.prediction import UNCALIBRATED
+
+DRAWS = 50
 
 
-def evaluated(model: Model, part: str, n: int, terminal: Terminal) -> Evaluation:
+Samples = list[tuple[FloatArray, FloatArray]]
+"""Errors and raw σ of energies and of forces, one row for each structure."""
+
+
+def evaluated(model: Model, part: str, n: int, terminal: Terminal) -> Samples:
     structures = recorded_structures(model, part)
-    drawn = np.random.default_rng(0).permutation(len(structures))[:n]
+    taken = np.sort(np.random.default_rng(0).permutation(len(structures))[:n])
     terminal.stage(part)
-    return evaluate_on(model, dataset_for(model, structures.subset(np.sort(drawn))), name=part, listener=terminal)
+    found = evaluate_on(model, dataset_for(model, structures.subset(taken)), name=part, listener=terminal)
+    arrays = (found.energy_error, found.energy_std_raw, found.forces_error, found.forces_std_raw)
+    energy_error, energy_std, forces_error, forces_std = (
+        array.reshape(len(taken), -1) for array in arrays if array is not None
+    )
+    return [(energy_error, energy_std), (forces_error, forces_std)]
 
 
-def scores(validation: Evaluation, test: Evaluation) -> list[str]:
-    """Energy and force score of each method; raw first."""
-    pairs = [
-        (validation.energy_error, validation.energy_std_raw, test.energy_error, test.energy_std_raw),
-        (validation.forces_error, validation.forces_std_raw, test.forces_error, test.forces_std_raw),
-    ]
-    columns = [" / ".join(f"{calibration_score(error, std):.3f}" for _, _, error, std in pairs)]
-    for method in CALIBRATION_METHODS:
-        found = []
-        for known_error, known_std, error, std in pairs:
-            calibration = fit_calibration(known_error, known_std, method)
-            found.append(calibration_score(error, calibration.scale * std, calibration))
-        columns.append(" / ".join(f"{score:.3f}" for score in found))
-    return columns
+def score(validation: Samples, test: Samples, method: CalibrationMethod | None) -> list[float]:
+    """Calibration score of energies and of forces on test structures; without a method, of raw σ."""
+    found = []
+    for known, (error, std) in zip(validation, test, strict=True):
+        calibration = UNCALIBRATED if method is None else fit_calibration(*known, method)
+        found.append(calibration_score(error, calibration.scale * std, calibration))
+    return found
+
+
+def with_fewer(validation: Samples, test: Samples, n: int) -> list[str]:
+    """Mean score of each method over draws of n validation structures."""
+    rng, n_all = np.random.default_rng(0), len(validation[0][0])
+    rows = [rng.permutation(n_all)[:n] for _ in range(DRAWS)]
+    draws = [[(error[row], std[row]) for error, std in validation] for row in rows]
+    return [shown(*np.mean([score(draw, test, way) for draw in draws], axis=0)) for way in CALIBRATION_METHODS]
+
+
+def shown(energies: float, forces: float) -> str:
+    return f"{energies:.3f} / {forces:.3f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--structures", type=int, default=1000, help="of each part, at most")
+    parser.add_argument("--fewer", type=int, nargs="*", default=[20, 50, 100, 200, 500])
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_large_blocks()
+    ways = " | ".join(CALIBRATION_METHODS)
+    fewer = [
+        f"mean of {DRAWS} draws of fewer validation structures:\n",
+        f"| run | structures | {ways} |\n{'|---' * (2 + len(CALIBRATION_METHODS))}|",
+    ]
     print(f"calibration score, energies / forces; {describe_machine()}\n")
-    print(f"| run | raw | {' | '.join(CALIBRATION_METHODS)} |\n{'|---' * (2 + len(CALIBRATION_METHODS))}|")
+    print(f"| run | raw | {ways} |\n{'|---' * (2 + len(CALIBRATION_METHODS))}|")
     with Terminal(Console(stderr=True)) as terminal:
         for run in options.runs:
             model = load(run / "model.sigmaff")
-            parts = [evaluated(model, part, options.structures, terminal) for part in ("validation", "test")]
-            print(f"| {run.name} | {' | '.join(scores(*parts))} |", flush=True)
+            validation = evaluated(model, "validation", options.structures, terminal)
+            test = evaluated(model, "test", options.structures, terminal)
+            columns = [shown(*score(validation, test, method)) for method in (None, *CALIBRATION_METHODS)]
+            print(f"| {run.name} | {' | '.join(columns)} |", flush=True)
+            fewer += [f"| {run.name} | {n} | {' | '.join(with_fewer(validation, test, n))} |" for n in options.fewer]
+    print("\n" + "\n".join(fewer))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from scipy.stats import norm
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import CALIBRATION_METHODS, ONE_SIGMA, calibration_score, fit_calibration
 from sigmaff.evaluation import observed_coverage as coverage
+from sigmaff.evaluation.calibration import SHAPE_SAMPLES
 
 METHODS = list(CALIBRATION_METHODS)
 KNOTTED = ["isotonic", "conformal"]
@@ -49,6 +50,16 @@ def test_quantile_withstands_heavy_tails(rng: np.random.Generator) -> None:
     assert likely.scale == pytest.approx(3 * np.sqrt(0.9 + 0.1 * 30**2), rel=0.05)
     assert calibration_score(test[0], test[1] * robust.scale) < 0.12
     assert calibration_score(test[0], test[1] * likely.scale) > 1.0
+
+
+def test_auto_learns_the_shape_of_the_errors_where_they_are_many(rng: np.random.Generator) -> None:
+    test = mixture(rng, 20_000)
+    few, many = (mixture(rng, n) for n in (SHAPE_SAMPLES - 1, SHAPE_SAMPLES))
+    assert fit_calibration(*few) == fit_calibration(*few, "quantile")
+    assert fit_calibration(*many) == fit_calibration(*many, "isotonic")
+    factor, shape = (fit_calibration(*many, method) for method in ("quantile", "auto"))
+    scores = [calibration_score(test[0], test[1] * found.scale, found) for found in (factor, shape)]
+    assert scores[1] < 0.6 * scores[0]
 
 
 @pytest.mark.parametrize("n", [10, 57, 3000])
@@ -154,5 +165,5 @@ def test_mostly_exact_predictions_have_no_quantiles(method: str) -> None:
 
 
 def test_unknown_method_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'platt'.*scalar, quantile, isotonic, conformal"):
+    with pytest.raises(ConfigError, match=r"'platt'.*auto, scalar, quantile, isotonic, conformal"):
         fit_calibration(np.ones(20), np.ones(20), "platt")  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ def test_a_calibrated_model_is_still_the_run_s(workspace: Workspace, tmp_path: P
         ("training.max_epochs=20", "training.max_epochs: was 15, now 20"),
         ("model.backbone.n_hidden=18", "model.backbone.n_hidden: was 16, now 18"),
         ("data.split.seed=3", "data.split.seed: was 0, now 3"),
-        ("calibration=scalar", "calibration: was quantile, now scalar"),
+        ("calibration=scalar", "calibration: was auto, now scalar"),
         ("seed=4", "seed: was 0, now 4"),
     ],
 )

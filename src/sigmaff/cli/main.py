@@ -194,8 +194,8 @@ def calibrate(
     model: ModelArgument,
     data: DataArgument,
     method: Annotated[
-        Literal["quantile", "scalar", "isotonic", "conformal"], typer.Option(help="how σ is calibrated")
-    ] = "quantile",
+        Literal["auto", "quantile", "scalar", "isotonic", "conformal"], typer.Option(help="how σ is calibrated")
+    ] = "auto",
     output: Annotated[Path | None, typer.Option(help="write the model here, not in its place")] = None,
     format: FormatOption = "auto",
     energy_unit: EnergyUnit = None,
@@ -223,7 +223,7 @@ def calibrate(
     save(loaded, output or model, force=output is None or force)
     for name, calibration in (("energy", loaded.energy_calibration), ("forces", loaded.forces_calibration)):
         if calibration is not None:
-            console.print(f"{name}: σ × {calibration.scale:.4g} ({method}, {calibration.n_samples} errors)")
+            console.print(f"{name}: σ × {calibration.scale:.4g} ({calibration.method}, {calibration.n_samples} errors)")
     console.print(f"model: {output or model}", soft_wrap=True)
 
 

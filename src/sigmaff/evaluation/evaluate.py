@@ -180,7 +180,7 @@ def evaluate_model(
 
 
 def calibrate_evaluation(
-    evaluation: Evaluation, method: CalibrationMethod = "quantile"
+    evaluation: Evaluation, method: CalibrationMethod = "auto"
 ) -> tuple[Calibration | None, Calibration | None]:
     """Calibrations of energies and of force components, fitted on held-out structures.
 

@@ -70,7 +70,9 @@ class RunConfig(BaseModel):
         default=None, description="predict with dropout on, several times; needs model.backbone.dropout; null once"
     )
     calibration: Literal[CalibrationMethod, "none"] = Field(
-        default="quantile", description="how σ is calibrated on the validation structures"
+        default="auto",
+        description="how σ is calibrated on the validation structures; auto learns the shape of the errors where there "
+        "are 2000 of them, and one factor otherwise",
     )
     ood: dict[str, OtherStructures] = Field(
         default={}, description="sets of other structures, by name, that σ of the finished model is tested on"

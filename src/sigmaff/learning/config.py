@@ -171,7 +171,7 @@ class CampaignConfig(BaseModel):
         default="least_squares", description="energy of each element: least_squares, or values in eV by symbol"
     )
     calibration: CalibrationMethod = Field(
-        default="quantile", description="how σ is calibrated on held-out structures, in every round"
+        default="auto", description="how σ is calibrated on held-out structures, in every round"
     )
     hold_out_every: int = Field(
         default=5, ge=2, description="every so many labels one is held out of training, to stop and calibrate by"

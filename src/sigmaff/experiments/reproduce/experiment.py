@@ -29,8 +29,9 @@ def once(cells: Iterable[Cell]) -> list[Cell]:
 def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]:
     """How runs depart from the paper's."""
     every = [
-        "Calibration scores are of σ after calibration on the validation structures, averaged over single structures "
-        "as in the paper (perfect is 1.254); rows named global are of all structures together (perfect is 0).",
+        "Calibration scores are of σ after calibration by one factor on the validation structures, averaged over "
+        "single structures as in the paper (perfect is 1.254); rows named global are of all structures together "
+        "(perfect is 0).",
         "Inducing points are shared out by element and chosen far apart, not the first of the training set; LNK and "
         "SVGP-DKL go on from a trained backbone.",
         "Energies are total energies less fitted reference energies of elements, in units of the rms force or, if "

@@ -71,6 +71,7 @@ class Study:
             training=training(
                 self.scale, self.kind, self.backbone, evidential=isinstance(method.head, EvidentialConfig)
             ),
+            calibration="quantile",  # one factor for every method: the shape that is left is the method's own
             ood={} if recipe.seed else self._others(data),
             seed=recipe.seed,
         )
