@@ -2,12 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from sigmaff.errors import SigmaffError
-from sigmaff.files import refuse_overwrite, write_json, written_whole
+from sigmaff.files import alone_in, holds_files, refuse_overwrite, write_json, written_whole
 
 
 def write_half(path: Path, error: type[BaseException]) -> None:
@@ -95,3 +97,49 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "a.json", {"x": value})
     assert list(tmp_path.iterdir()) == []
+
+
+STAYS = """
+import sys
+from pathlib import Path
+from sigmaff.files import alone_in
+
+with alone_in(Path(sys.argv[1])):
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+COUNTS = """
+import sys
+from pathlib import Path
+from sigmaff.files import alone_in
+
+directory = Path(sys.argv[1])
+for _ in range(100):
+    with alone_in(directory / "folder"):
+        count = directory / "count"
+        count.write_text(str(int(count.read_text()) + 1))
+"""
+
+
+def test_a_folder_in_use_is_refused_until_its_user_ends_or_dies(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STAYS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "in\n"
+        for _ in range(2):  # a refusal does not break the lock
+            with pytest.raises(SigmaffError, match="another process is at work"), alone_in(tmp_path, wait=False):
+                raise AssertionError("the work was begun")
+        assert not holds_files(tmp_path)
+        user.kill()
+    with alone_in(tmp_path, wait=False):
+        assert not holds_files(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_take_turns_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    users = [subprocess.Popen([sys.executable, "-c", COUNTS, str(tmp_path)]) for _ in range(3)]
+    assert [user.wait() for user in users] == [0, 0, 0]
+    assert (tmp_path / "count").read_text() == "300"

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from sigmaff.cli.generate import app
 from sigmaff.data import read_structures
-from sigmaff.errors import ConfigError, DataError
+from sigmaff.errors import ConfigError, DataError, SigmaffError
+from sigmaff.files import alone_in
 from sigmaff.generate import (
     GenerateConfig,
     draw_molecules,
@@ -282,6 +283,12 @@ def _check_other_settings(folder: Path, client: "Client") -> None:
         again(["O", "C(", "CO"], engine=EngineConfig(calculator="gfn1-xtb"))
     with pytest.raises(ConfigError, match="molecules: were 3, now 1"):
         again(["O"])
+
+
+def test_a_directory_in_use(client: "Client", tmp_path: Path) -> None:
+    with alone_in(tmp_path), pytest.raises(SigmaffError, match="another process is at work"):
+        generate(tmp_path, ["O"], SMALL, client, lambda done, total: None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_of_something_else(client: "Client", tmp_path: Path) -> None:

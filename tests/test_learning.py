@@ -22,7 +22,8 @@ from campaign_case import SETTINGS, Counted, Silent, calls, go_on, settings
 from sigmaff import load
 from sigmaff.cli.learn import learn as learn_command
 from sigmaff.cli.learn import select as select_command
-from sigmaff.errors import ConfigError, DataError
+from sigmaff.errors import ConfigError, DataError, SigmaffError
+from sigmaff.files import alone_in
 from sigmaff.labelling import EngineConfig, label
 from sigmaff.learning import CampaignConfig, CampaignResult, learn
 from sigmaff.learning.start import start_structures
@@ -167,6 +168,16 @@ def test_another_campaign_is_refused_and_force_removes_it(
     with pytest.raises(DataError, match=r"only 0 structures have a label.*out of order"):
         learn(broken, Silent(), force=True)
     assert not (folder / "campaign" / "dataset.extxyz").exists()
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path: Path, whole: CampaignResult) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(whole.directory.parent, folder)
+    before = contents(folder / "campaign")
+    config = settings(folder)
+    with alone_in(config.output), pytest.raises(SigmaffError, match="another process is at work"):
+        learn(config, Silent(), force=True)
+    assert contents(folder / "campaign") == before
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from ase import Atoms
 import md_case
 from calculator_case import LNK_CONFIG, build_potential, ethanol, water_crystal
 from md_case import RESTARTED, WAYS, Wells, at_sites, changed, files, final_state, name_of
-from sigmaff.errors import ConfigError, DataError
+from sigmaff.errors import ConfigError, DataError, SigmaffError
+from sigmaff.files import alone_in
 from sigmaff.prediction import Predictor
 from sigmaff.simulation.md import MDConfig, MDStatus, Scores, run_md
 
@@ -119,6 +120,14 @@ def test_another_run_in_its_directory_is_refused(tmp_path: Path):
         run_md(other, [ethanol()], config, tmp_path)
     with pytest.raises(ConfigError, match=r"other settings \(starts: "):
         run_md(potential, [water_crystal()], config, tmp_path)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path):
+    run_md(Wells(), [at_sites()], SHORT, tmp_path)
+    before = files(tmp_path)
+    with alone_in(tmp_path), pytest.raises(SigmaffError, match="another process is at work"):
+        run_md(Wells(), [at_sites()], changed(SHORT, steps=2 * SHORT.steps), tmp_path)
+    assert files(tmp_path) == before
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path):

@@ -7,9 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from sigmaff.errors import SigmaffError
+
+LOCK = "lock"
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:
@@ -49,12 +51,40 @@ def write_json(path: Path, content: Any, *, force: bool = False) -> None:
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
-    """Waits for any other process that works in this folder; the system lets go of the lock of one that dies."""
+def alone_in(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """No other process that asks for the same works in this folder meanwhile: it is waited for, or an error.
+
+    The system lets go of the lock of a process that dies.
+    """
     _make_folder(directory)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    path = directory / LOCK
+    with _locked(path, wait):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def holds_files(directory: Path) -> bool:
+    """It is there, with more in it than the lock of ``alone_in``."""
+    return directory.is_dir() and any(path.name != LOCK for path in directory.iterdir())
+
+
+def _locked(path: Path, wait: bool) -> TextIO:
+    while True:
+        lock = path.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        except BlockingIOError:
+            lock.close()
+            raise SigmaffError(
+                f"{path.parent}: another process is at work in this folder; wait until it is done, or choose another"
+            ) from None
+        except FileNotFoundError:  # removed by the one that had it, between our opening and our turn
+            pass
+        lock.close()
 
 
 def _make_folder(path: Path) -> None:

@@ -12,7 +12,7 @@ import ase.io
 from ase import Atoms
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import write_json, written_whole
+from sigmaff.files import alone_in, holds_files, write_json, written_whole
 from sigmaff.generate.config import GenerateConfig
 from sigmaff.generate.conformers import require_rdkit
 from sigmaff.generate.structures import EQUILIBRIUM, NONEQUILIBRIUM, Failure, Product, make_structures
@@ -40,21 +40,22 @@ def generate(
     progress: molecules done, and all.
     """
     require_rdkit()
-    _claim(directory, smiles, config)
-    failures = _read_failures(directory)
-    missing = [index for index, text in enumerate(smiles) if not _is_done(directory, index, text, failures)]
-    done = len(smiles) - len(missing)
-    progress(done, len(smiles))
-    task, pieces = partial(make_structures, config=config), [smiles[index] for index in missing]
-    for outcome in run_tasks(task, pieces, client, time_limit=config.time_limit):
-        product = _product(outcome, pieces[outcome.index])
-        failures = [old for old in failures if old.smiles != pieces[outcome.index]] + list(product.failures)
-        write_json(directory / "failures.json", [asdict(failure) for failure in failures], force=True)
-        if product.structures:
-            _write(_molecule_file(directory, missing[outcome.index]), product.structures)
-        done += 1
+    with alone_in(directory, wait=False):
+        _claim(directory, smiles, config)
+        failures = _read_failures(directory)
+        missing = [index for index, text in enumerate(smiles) if not _is_done(directory, index, text, failures)]
+        done = len(smiles) - len(missing)
         progress(done, len(smiles))
-    return _gather(directory, smiles, config, failures)
+        task, pieces = partial(make_structures, config=config), [smiles[index] for index in missing]
+        for outcome in run_tasks(task, pieces, client, time_limit=config.time_limit):
+            product = _product(outcome, pieces[outcome.index])
+            failures = [old for old in failures if old.smiles != pieces[outcome.index]] + list(product.failures)
+            write_json(directory / "failures.json", [asdict(failure) for failure in failures], force=True)
+            if product.structures:
+                _write(_molecule_file(directory, missing[outcome.index]), product.structures)
+            done += 1
+            progress(done, len(smiles))
+        return _gather(directory, smiles, config, failures)
 
 
 def _product(outcome: Outcome[Product], smiles: str) -> Product:
@@ -117,7 +118,7 @@ def _claim(directory: Path, smiles: Sequence[str], config: GenerateConfig) -> No
     """The directory is this generation's own, from now on or since before."""
     path = directory / "generate.json"
     if not path.exists():
-        if directory.is_dir() and any(directory.iterdir()):
+        if holds_files(directory):
             raise ConfigError(f"{directory} is not empty, and nothing was generated there; choose another directory")
         write_json(path, _record(smiles, config))
         return

@@ -18,7 +18,7 @@ from sigmaff.errors import DataError
 from sigmaff.evaluation import summarize
 from sigmaff.experiments.evaluate import dataset_for, evaluate_on
 from sigmaff.experiments.make import Listener
-from sigmaff.files import write_json
+from sigmaff.files import alone_in, write_json
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
 from sigmaff.learning.explore import explore
@@ -67,9 +67,9 @@ class CampaignResult:
 def learn(config: CampaignConfig, listener: Listener, *, force: bool = False) -> CampaignResult:
     """A whole campaign, or what is left of it after an interruption."""
     directory = Directory(config.output)
-    directory.claim(config, force=force)
     try:
-        with ExitStack() as stack:
+        with alone_in(directory.path, wait=False), ExitStack() as stack:
+            directory.claim(config, force=force)
             return _Campaign(config, directory, listener, _started_once(config, stack)).run()
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(str(interrupt) or f"stopped; the same command goes on ({directory.path})") from None

@@ -13,7 +13,7 @@ import ase.io
 from ase import Atoms
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import write_json, written_whole
+from sigmaff.files import holds_files, write_json, written_whole
 from sigmaff.learning.config import FREE, CampaignConfig
 from sigmaff.training.checkpoint import flatten
 
@@ -102,7 +102,7 @@ class Directory:
                     "directory, or use --force to remove that campaign and all its labels"
                 )
             self._remove()
-        elif self.path.is_dir() and any(self.path.iterdir()):
+        elif holds_files(self.path):
             raise ConfigError(f"{self.path} holds other files and no campaign; choose another output directory")
         write_json(self.campaign, settings | {"versions": _versions(), "ended": None})
 

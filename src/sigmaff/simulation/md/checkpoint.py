@@ -12,7 +12,7 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import write_json, written_whole
+from sigmaff.files import holds_files, write_json, written_whole
 from sigmaff.potential import Model
 from sigmaff.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
@@ -85,7 +85,7 @@ def open_run(
     path = directory / SUMMARY
     if path.exists() and (directory / CHECKPOINT).exists():
         return _same_run(path, settings)
-    if not path.exists() and directory.exists() and any(directory.iterdir()):
+    if not path.exists() and holds_files(directory):
         raise ConfigError(f"{directory} holds other files and no run; choose another directory, or an empty one")
     summary = Summary(settings=settings, threshold=choose_threshold(config, calibration))
     summary.write(directory, config, [])

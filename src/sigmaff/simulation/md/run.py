@@ -10,6 +10,7 @@ from ase.data import chemical_symbols
 from ase.io import read
 
 from sigmaff.errors import ConfigError, DataError
+from sigmaff.files import alone_in
 from sigmaff.potential import Model
 from sigmaff.prediction import ForcesStd, Predictor
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint
@@ -70,12 +71,13 @@ def run_md(
     and for the drift monitor, which is silent without them.
     """
     _check_starts(structures, model, config)
-    summary = open_run(directory, model, structures, config, calibration)
-    run = _Run(model, structures, config, summary, directory, calibration)
-    try:
-        run.go(progress)
-    finally:
-        run.close()
+    with alone_in(directory, wait=False):
+        summary = open_run(directory, model, structures, config, calibration)
+        run = _Run(model, structures, config, summary, directory, calibration)
+        try:
+            run.go(progress)
+        finally:
+            run.close()
     crossings = directory / CROSSINGS
     frames = read(crossings, ":", format="extxyz") if crossings.exists() and crossings.stat().st_size else []
     return MDResult(
