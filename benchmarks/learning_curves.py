@@ -132,6 +132,9 @@ def draw(axes: Axes, curves: dict[str, list[Curve]]) -> None:
         name = f"{strategy}, mean of {len(found)}"
         axes.plot(*zip(*mean, strict=True), "o-", color=COLORS[strategy], markersize=4, linewidth=1.8, label=name)
     axes.set(xscale="log", yscale="log", xlabel="labels", ylabel="test force MAE (eV/Å)")
+    for axis, ticks in ((axes.xaxis, (20, 30, 40, 60, 80, 120)), (axes.yaxis, (0.07, 0.1, 0.15, 0.2))):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
     axes.legend()
 
 
