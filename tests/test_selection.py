@@ -74,7 +74,7 @@ def force_variance(potential: Potential, covariance: torch.Tensor, pool: GraphDa
 def test_choices_are_those_of_fitting_anew_with_every_candidate(name: str, trained: Trained) -> None:
     """Two choices, the second given the first; gains in the variance that the potential itself then predicts.
 
-    A label of a structure of more variance than the median counts that much less.
+    Components count by their σ; a label of a structure of more variance than the median counts that much less.
     """
     potential = fitted(trained, HEADS[name])
     head, plain = potential.head, trained.potential
@@ -95,7 +95,8 @@ def test_choices_are_those_of_fitting_anew_with_every_candidate(name: str, train
     for index, gain in picks:
         before = force_variance(potential, refit(potential, known), pool)
         after = {k: force_variance(potential, refit(potential, known + grams[k]), pool) for k in left}
-        shares = {k: float((1.0 - after[k] / before).mean()) for k in left}
+        std = before.sqrt()
+        shares = {k: float((std * (1.0 - after[k] / before)).sum() / std.sum()) for k in left}
         assert index == max(shares, key=lambda k: shares[k])
         assert gain == pytest.approx(shares[index], rel=1e-4, abs=1e-9)
         left.remove(index)

@@ -88,8 +88,8 @@ class SelectConfig(BaseModel):
     method: SelectionMethod = Field(
         default="variance_reduction",
         description="variance_reduction: one after the other, each time the candidate whose label takes away the "
-        "largest share of the variance of a force, on average over all candidates (heads other than LNK and LLPR: as "
-        "sigma); sigma: those of the largest force σ; random: of all candidates, whatever their σ",
+        "largest share of the variance of forces, on average over all candidates by σ (heads other than LNK and LLPR: "
+        "as sigma); sigma: those of the largest force σ; random: of all candidates, whatever their σ",
     )
     lower: float = Field(
         default=0.5,

@@ -7,14 +7,16 @@ of them: an energy and, as far as the fit counts them, the force components. Wit
 
 is the posterior after that label, whatever its value. So what a label would do to σ is known before it is computed,
 exactly, and many labels can be chosen one after the other without a training in between. The one chosen takes away the
-largest share of the variance of a force component, on average over all components (rows g) of all candidates,
+largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates, which
+count by their σ,
 
-    mean of g (Σ − Σ') gᵀ / v = tr(M (Σ − Σ')),   M = mean of gᵀg / v,   v = g Σ gᵀ + what weights do not explain
+    Σ_g σ · g (Σ − Σ') gᵀ / σ² / Σ_g σ = tr(M (Σ − Σ')),   M = Σ_g gᵀg / σ / Σ_g σ,   σ² = g Σ gᵀ + what weights leave
 
-so that near-copies of a structure that was chosen gain little, and candidates that many others resemble gain most.
-Shares, because a few distorted structures hold most of the variance, and would be chosen whatever they tell of the
-others. For the same reason the noise of a label, which is that of the fit, is larger for structures above the median,
-in proportion to their variance: what a model knows least it also represents least well.
+so that near-copies of a structure that was chosen gain little, and candidates that many others resemble gain most. To
+first order this is twice the share of the mean σ that is taken away, and mean errors go as σ does; by variance itself a
+few distorted structures, which hold most of it, would be chosen whatever they tell of the others. For the same reason
+the noise of a label, which is that of the fit, is larger for structures above the median, in proportion to their
+variance: what a model knows least it also represents least well.
 
 | symbol | here |
 |---|---|
@@ -52,7 +54,7 @@ class Pick:
 
     index: int  # among the candidates
     forces_std: float | None  # eV/Å, largest of an atom
-    variance_share: float | None  # of a force component, that its label takes away, mean; None: not computed
+    variance_share: float | None  # of force components, that its label takes away; None: not computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +148,7 @@ def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[Rows
 
 
 def greedy(rows: Sequence[Rows], covariance: Tensor, noise: Noise, n: int) -> list[tuple[int, float]]:
-    """Indices in the order of choice, each with the mean share of a force's variance that its label takes away."""
+    """Indices in the order of choice, each with the share of the variance of forces that its label takes away."""
     labels = _labels(rows, covariance, noise)
     forces, residual = torch.cat([part.forces for part in rows]), torch.cat([part.residual for part in rows])
     picks: list[tuple[int, float]] = []
@@ -176,7 +178,8 @@ def _labels(rows: Sequence[Rows], covariance: Tensor, noise: Noise) -> list[Tens
 def _target(forces: Tensor, variances: Tensor) -> Tensor:
     """M. Forces that vanish by symmetry have no variance to take away."""
     counted = variances > VANISHING * variances.mean()
-    return (forces[counted] / variances[counted, None]).T @ forces[counted] / counted.sum()
+    std = variances[counted].sqrt()
+    return (forces[counted] / std[:, None]).T @ forces[counted] / std.sum()
 
 
 def _explained(forces: Tensor, covariance: Tensor) -> Tensor:
