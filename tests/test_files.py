@@ -138,6 +138,13 @@ def test_a_folder_in_use_is_refused_until_its_user_ends_or_dies(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_of_the_user_is_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("years of work")
+    with alone_in(tmp_path):
+        assert holds_files(tmp_path)
+    assert (tmp_path / "lock").read_text() == "years of work"
+
+
 def test_processes_take_turns_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "count").write_text("0")
     users = [subprocess.Popen([sys.executable, "-c", COUNTS, str(tmp_path)]) for _ in range(3)]

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from sigmaff.errors import SigmaffError
 
-LOCK = "lock"
+LOCK = ".sigmaff-lock"
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:
@@ -72,7 +72,7 @@ def holds_files(directory: Path) -> bool:
 
 def _locked(path: Path, wait: bool) -> TextIO:
     while True:
-        lock = path.open("w")
+        lock = path.open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
