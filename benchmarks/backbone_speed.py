@@ -25,7 +25,7 @@ from sigmaff.backbones import BackboneConfig, DimeNetPPConfig, NequIPConfig, Sch
 from sigmaff.data import DatasetStatistics, DataSource, GraphDataset, compute_statistics, read_structures
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Batch, Objective
 

@@ -17,11 +17,11 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.evaluation import CalibrationMethod, fit_calibration
 from sigmaff.evaluation.calibration import CALIBRATION_METHODS
+from sigmaff.evaluation.datasets import dataset_for, evaluate_on, recorded_structures
 from sigmaff.evaluation.metrics import FloatArray, calibration_score
-from sigmaff.experiments.evaluate import dataset_for, evaluate_on, recorded_structures
-from sigmaff.model_file import load
-from sigmaff.potential import Model
-from sigmaff.prediction import UNCALIBRATED
+from sigmaff.models import Model
+from sigmaff.models.file import load
+from sigmaff.models.prediction import UNCALIBRATED
 
 DRAWS = 50
 

@@ -22,7 +22,7 @@ from sigmaff.backbones import DimeNetPPConfig
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 
 CASES = [(4.0, 1), (5.0, 1), (6.0, 1), (5.0, 2), (5.0, 4)]  # cutoff in Å, cells
 PEER_CASES = [(4.0, 1), (5.0, 1)]

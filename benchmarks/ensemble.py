@@ -15,8 +15,7 @@ from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.potential import Potential, PotentialConfig
-from sigmaff.sampling import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, dropout
+from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig, dropout
 
 SIZE = 5
 

@@ -22,13 +22,13 @@ from xtb_ethanol import ENGINE, data_file
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, SplitConfig, read_structures
-from sigmaff.experiments.demo import demo_config
-from sigmaff.experiments.evaluate import dataset_for, evaluate_on, recorded_structures
-from sigmaff.experiments.run import run
-from sigmaff.experiments.settings import DataConfig
-from sigmaff.labelling import LabelError, label
-from sigmaff.model_file import load
-from sigmaff.potential import Model
+from sigmaff.data.labelling import LabelError, label
+from sigmaff.evaluation.datasets import dataset_for, evaluate_on, recorded_structures
+from sigmaff.models import Model
+from sigmaff.models.file import load
+from sigmaff.runs.config import DataConfig
+from sigmaff.runs.demo import demo_config
+from sigmaff.runs.run import run
 from sigmaff.simulation.md import MDConfig, MDResult, run_md, structure_scores
 
 N_FRAMES, N_TRAIN, N_VALIDATION = 700, 400, 100

@@ -20,12 +20,12 @@ from torch import Tensor
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.evaluation import auroc, spearman
-from sigmaff.experiments.datasets import load_data
-from sigmaff.experiments.evaluate import foreign_dataset
-from sigmaff.experiments.settings import RunConfig
+from sigmaff.evaluation.datasets import foreign_dataset
 from sigmaff.heads import LNK, LNKConfig
-from sigmaff.model_file import load_potential, read_header
-from sigmaff.potential import Potential
+from sigmaff.models import Potential
+from sigmaff.models.file import load_potential, read_header
+from sigmaff.runs.config import RunConfig
+from sigmaff.runs.data import load_data
 from sigmaff.training.closed_form import HELD_OUT_ROWS, LENGTHSCALES, LINEAR_SCALES, TRAINING_ROWS
 from sigmaff.training.posterior import FORCE_WEIGHTS, Moments, Posterior, Rows, held_out_score, posteriors
 from sigmaff.training.rows import KernelFunction, RowLimit, collect_rows, joined, node_features

@@ -17,8 +17,8 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
 from sigmaff.evaluation import Summary, summarize
-from sigmaff.experiments.evaluate import evaluate_on
-from sigmaff.model_file import load
+from sigmaff.evaluation.datasets import evaluate_on
+from sigmaff.models.file import load
 from sigmaff.units import KCAL_PER_MOL
 
 

@@ -19,7 +19,7 @@ from timing import alternate, describe_machine
 
 from sigmaff import Calculator, load
 from sigmaff.allocator import keep_large_blocks
-from sigmaff.potential import Model
+from sigmaff.models import Model
 from sigmaff.simulation.md import MDConfig, run_md
 
 TIME_STEP = 0.5  # fs

@@ -9,7 +9,7 @@ from torch_geometric.nn.models import DimeNetPlusPlus
 from torch_geometric.nn.models import SchNet as PygSchNetModel
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.ops import scatter_sum
+from sigmaff.graph.ops import scatter_sum
 
 
 def directed_edges(graph: AtomicGraph) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import GraphDataset, read_structures
-from sigmaff.experiments.evaluate import evaluate_on
-from sigmaff.model_file import load
+from sigmaff.evaluation.datasets import evaluate_on
+from sigmaff.models.file import load
 from sigmaff.report import readme_figure
 
 

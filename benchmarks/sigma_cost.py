@@ -18,8 +18,8 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig, LNKConfig
-from sigmaff.model_file import load
-from sigmaff.potential import Model, Potential, PotentialConfig
+from sigmaff.models import Model, Potential, PotentialConfig
+from sigmaff.models.file import load
 
 STATISTICS = DatasetStatistics(
     elements=(1, 6, 8),

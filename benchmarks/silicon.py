@@ -15,9 +15,9 @@ from timing import describe_machine
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.evaluation import Summary, summarize
-from sigmaff.experiments.evaluate import calibrate, dataset_for, evaluate_on
-from sigmaff.model_file import load
-from sigmaff.potential import Model
+from sigmaff.evaluation.datasets import calibrate, dataset_for, evaluate_on
+from sigmaff.models import Model
+from sigmaff.models.file import load
 
 MEASURES = {
     "MAE": "mae",

@@ -16,7 +16,7 @@ from torch_geometric.nn import SchNet as PygSchNet
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Batch, Objective
 

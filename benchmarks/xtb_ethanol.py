@@ -9,8 +9,8 @@ from ase.build import molecule
 from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 
-from sigmaff.files import written_whole
-from sigmaff.labelling import EngineConfig, label, make_calculator
+from sigmaff.data.labelling import EngineConfig, label, make_calculator
+from sigmaff.files import atomic_write
 
 ENGINE = EngineConfig(calculator="gfn2-xtb")
 TIME_STEP = 0.5  # fs
@@ -38,6 +38,6 @@ def data_file(path: Path, temperatures: list[float], n_frames: int, seed: int) -
     """Frames of several temperatures, made once."""
     if not path.exists():
         frames = [frame for t in temperatures for frame in simulate(t, n_frames // len(temperatures), seed)]
-        with written_whole(path) as temporary:
+        with atomic_write(path) as temporary:
             ase.io.write(temporary, frames, format="extxyz")
     return path

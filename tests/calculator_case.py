@@ -8,7 +8,7 @@ from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DatasetStatistics
 from sigmaff.graph import batch_graphs, build_graph
 from sigmaff.heads import LNK, HeadConfig, LNKConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 
 BACKBONE = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=12, cutoff=5.0)
 LNK_CONFIG = LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16, n_frequencies=32)

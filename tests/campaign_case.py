@@ -9,8 +9,8 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 
-from sigmaff.experiments.make import Listener
 from sigmaff.learning import CampaignConfig, learn
+from sigmaff.runs.stages import Listener
 from sigmaff.training.state import EpochRecord
 
 STIFFNESS = 20.0  # eV/Å²

@@ -14,7 +14,7 @@ from ase.build import molecule
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
 from sigmaff.heads import DeterministicConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 
 N_TRAIN, N_HELD_OUT = 40, 20
 N_STEPS = 200

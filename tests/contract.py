@@ -32,7 +32,7 @@ from sigmaff.heads import (
     ShallowEnsembleConfig,
     SVGPConfig,
 )
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 from sigmaff.training.fits import fit_head
 
 CUTOFF = 4.5

@@ -12,11 +12,11 @@ from contract import AMMONIA, ETHANOL, STEP, WATER, Case, displaced, graph_of
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data import GraphDataset
 from sigmaff.graph import AtomicGraph
+from sigmaff.graph.embedding import Embedding
 from sigmaff.heads import HeadConfig
-from sigmaff.model_file import load, save
-from sigmaff.potential import Potential
-from sigmaff.prediction import Prediction
-from sigmaff.readout import Embedding
+from sigmaff.models import Potential
+from sigmaff.models.file import load, save
+from sigmaff.models.prediction import Prediction
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Objective, load_batch
 

@@ -9,7 +9,7 @@ import torch
 from ase import Atoms
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.prediction import ForcesStd, Prediction, Provenance
+from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
 from sigmaff.simulation.md import MDConfig, MDResult, MDStatus, run_md
 from sigmaff.simulation.md.checkpoint import read_checkpoint
 

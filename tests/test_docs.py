@@ -20,8 +20,9 @@ import yaml
 
 from cli_case import Workspace, sigmaff, write_config, write_files
 from sigmaff.cli.main import app
-from sigmaff.config import read_config, read_settings
+from sigmaff.config import read_config
 from sigmaff.learning import CampaignConfig
+from sigmaff.runs.config import RunConfig
 
 pytest_plugins = ["cli_fixtures"]
 
@@ -89,7 +90,7 @@ def test_what_it_says_can_be_typed(
             exec(compile(block.text, f"{document.name} (python)", "exec"), names)
         elif block.language == "yaml":
             (tmp_path / "documented.yaml").write_text(block.text)
-            read_config(tmp_path / "documented.yaml")
+            read_config(RunConfig, tmp_path / "documented.yaml")
 
 
 def test_make_targets_are_there() -> None:
@@ -127,7 +128,7 @@ def test_examples_are_configurations(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SIGMAFF_DATA", "/data")
     monkeypatch.setenv("MOLECULE", "ethanol")
     is_campaign = path.name.startswith("campaign_")
-    config = read_settings(CampaignConfig, path) if is_campaign else read_config(path)
+    config = read_config(CampaignConfig, path) if is_campaign else read_config(RunConfig, path)
     content = yaml.safe_load(path.read_text())
     assert config.training.max_epochs == content["training"]["max_epochs"]
     assert isinstance(config, CampaignConfig) or config.data.source.path.is_relative_to("/data")

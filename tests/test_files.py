@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from sigmaff.errors import SigmaffError
-from sigmaff.files import alone_in, holds_files, refuse_overwrite, write_json, written_whole
+from sigmaff.files import atomic_write, folder_lock, holds_files, refuse_overwrite, write_json
 
 
 def write_half(path: Path, error: type[BaseException]) -> None:
-    with written_whole(path, force=True) as temporary:
+    with atomic_write(path, force=True) as temporary:
         temporary.write_text("half of it")
         raise error
 
@@ -34,7 +34,7 @@ def test_an_interrupted_write_leaves_what_was_there(tmp_path: Path, error: type[
 def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("old")
-    with written_whole(path, force=True) as temporary:
+    with atomic_write(path, force=True) as temporary:
         temporary.write_text("new")
         assert path.read_text() == "old"
         assert temporary.parent == path.parent  # a move within one file system is atomic
@@ -46,7 +46,7 @@ def test_the_old_file_stands_until_the_new_one_is_complete(tmp_path: Path) -> No
 def test_existing_files_are_kept_unless_forced(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("old")
-    with pytest.raises(SigmaffError, match=r"out\.txt exists already; use --force"), written_whole(path):
+    with pytest.raises(SigmaffError, match=r"out\.txt exists already; use --force"), atomic_write(path):
         raise AssertionError("the work was begun")
     assert path.read_text() == "old"
     refuse_overwrite(path, force=True)
@@ -54,7 +54,7 @@ def test_existing_files_are_kept_unless_forced(tmp_path: Path) -> None:
 
 
 def test_folders_are_made(tmp_path: Path) -> None:
-    with written_whole(tmp_path / "a" / "b" / "out.txt") as temporary:
+    with atomic_write(tmp_path / "a" / "b" / "out.txt") as temporary:
         temporary.write_text("new")
     assert (tmp_path / "a" / "b" / "out.txt").read_text() == "new"
 
@@ -66,7 +66,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     with pytest.raises(SigmaffError, match="not a regular file"):
         refuse_overwrite(tmp_path / "pipe", force=True)
     (tmp_path / "file").touch()
-    with pytest.raises(SigmaffError, match="a file is in its way"), written_whole(tmp_path / "file" / "b" / "out.txt"):
+    with pytest.raises(SigmaffError, match="a file is in its way"), atomic_write(tmp_path / "file" / "b" / "out.txt"):
         raise AssertionError("the work was begun")
 
 
@@ -74,7 +74,7 @@ def test_links_are_followed(tmp_path: Path) -> None:
     target, link = tmp_path / "target.txt", tmp_path / "link.txt"
     target.write_text("old")
     link.symlink_to(target)
-    with written_whole(link, force=True) as temporary:
+    with atomic_write(link, force=True) as temporary:
         temporary.write_text("new")
     assert link.is_symlink()
     assert target.read_text() == "new"
@@ -102,9 +102,9 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
 STAYS = """
 import sys
 from pathlib import Path
-from sigmaff.files import alone_in
+from sigmaff.files import folder_lock
 
-with alone_in(Path(sys.argv[1])):
+with folder_lock(Path(sys.argv[1])):
     print("in", flush=True)
     sys.stdin.read()
 """
@@ -112,11 +112,11 @@ with alone_in(Path(sys.argv[1])):
 COUNTS = """
 import sys
 from pathlib import Path
-from sigmaff.files import alone_in
+from sigmaff.files import folder_lock
 
 directory = Path(sys.argv[1])
 for _ in range(100):
-    with alone_in(directory / "folder"):
+    with folder_lock(directory / "folder"):
         count = directory / "count"
         count.write_text(str(int(count.read_text()) + 1))
 """
@@ -129,18 +129,18 @@ def test_a_folder_in_use_is_refused_until_its_user_ends_or_dies(tmp_path: Path) 
         assert user.stdout is not None
         assert user.stdout.readline() == "in\n"
         for _ in range(2):  # a refusal does not break the lock
-            with pytest.raises(SigmaffError, match="another process is at work"), alone_in(tmp_path, wait=False):
+            with pytest.raises(SigmaffError, match="another process is at work"), folder_lock(tmp_path, wait=False):
                 raise AssertionError("the work was begun")
         assert not holds_files(tmp_path)
         user.kill()
-    with alone_in(tmp_path, wait=False):
+    with folder_lock(tmp_path, wait=False):
         assert not holds_files(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_of_the_user_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("years of work")
-    with alone_in(tmp_path):
+    with folder_lock(tmp_path):
         assert holds_files(tmp_path)
     assert (tmp_path / "lock").read_text() == "years of work"
 

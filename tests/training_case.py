@@ -16,7 +16,7 @@ from ase.calculators.morse import MorsePotential
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
 from sigmaff.heads import LNK, DeterministicConfig, LNKConfig
-from sigmaff.potential import Potential, PotentialConfig
+from sigmaff.models import Potential, PotentialConfig
 from sigmaff.training import EpochRecord, ExponentialSchedule, TrainingConfig, TrainingResult
 from sigmaff.training.loop import train
 

@@ -5,8 +5,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sigmaff.model_file import load, save
-    from sigmaff.potential import Potential
+    from sigmaff.models import Potential
+    from sigmaff.models.file import load, save
     from sigmaff.simulation import Calculator
 
 __version__ = version("sigmaff")
@@ -14,9 +14,9 @@ __all__ = ["Calculator", "Potential", "__version__", "load", "save"]
 
 _HOME = {
     "Calculator": "sigmaff.simulation",
-    "Potential": "sigmaff.potential",
-    "load": "sigmaff.model_file",
-    "save": "sigmaff.model_file",
+    "Potential": "sigmaff.models",
+    "load": "sigmaff.models.file",
+    "save": "sigmaff.models.file",
 }
 
 

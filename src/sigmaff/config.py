@@ -15,17 +15,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from sigmaff.errors import ConfigError
-from sigmaff.experiments.settings import RunConfig
 
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def read_config(path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None) -> RunConfig:
-    """A run's configuration from a YAML file, as ``read_settings`` reads it."""
-    return read_settings(RunConfig, path, overrides, values)
-
-
-def read_settings(
+def read_config(
     model: type[Config], path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None
 ) -> Config:
     """A configuration of any kind from a YAML file.
@@ -192,9 +186,9 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
-def print_defaults() -> str:
+def print_defaults(model: type[BaseModel]) -> str:
     """Every key with its default and meaning, as YAML that can be edited into a configuration."""
-    return "\n".join(_section(RunConfig, indent=0)) + "\n"
+    return "\n".join(_section(model, indent=0)) + "\n"
 
 
 def _section(model: type[BaseModel], indent: int, value: BaseModel | None = None) -> Iterator[str]:

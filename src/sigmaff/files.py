@@ -1,6 +1,7 @@
 """Writing files whole or not at all, and folders that one process at a time works in."""
 
 import fcntl
+import hashlib
 import json
 import os
 import tempfile
@@ -25,7 +26,7 @@ def refuse_overwrite(path: Path, force: bool) -> None:
 
 
 @contextmanager
-def written_whole(path: Path, *, force: bool = False) -> Iterator[Path]:
+def atomic_write(path: Path, *, force: bool = False) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to, moved into place only when the block ends without an error.
 
     Folders that lack are made. A link is followed: the file it names is replaced, not the link.
@@ -46,12 +47,18 @@ def written_whole(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def write_json(path: Path, content: Any, *, force: bool = False) -> None:
-    with written_whole(path, force=force) as temporary:
+    with atomic_write(path, force=force) as temporary:
         temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @contextmanager
-def alone_in(directory: Path, *, wait: bool = True) -> Iterator[None]:
+def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
     """No other process that asks for the same works in this folder meanwhile: it is waited for, or an error.
 
     The system lets go of the lock of a process that dies.
@@ -66,7 +73,7 @@ def alone_in(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def holds_files(directory: Path) -> bool:
-    """It is there, with more in it than the lock of ``alone_in``."""
+    """It is there, with more in it than the lock of ``folder_lock``."""
     return directory.is_dir() and any(path.name != LOCK for path in directory.iterdir())
 
 

@@ -4,8 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from sigmaff.graph import AtomicGraph
-from sigmaff.readout import Embedding
+from sigmaff.graph import AtomicGraph, Embedding
 
 
 class Backbone(nn.Module, ABC):

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from sigmaff.backbones.base import Backbone
 from sigmaff.errors import DataError
-from sigmaff.graph import AtomicGraph
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 
 
 class CoordinatesConfig(BaseModel):

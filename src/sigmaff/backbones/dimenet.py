@@ -11,9 +11,8 @@ from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone
 from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
-from sigmaff.graph import AtomicGraph
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 
 MAX_ATOMIC_NUMBER = 94
 

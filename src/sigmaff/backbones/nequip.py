@@ -13,9 +13,8 @@ from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
-from sigmaff.graph import AtomicGraph
-from sigmaff.ops import polynomial_cutoff, scatter_sum
-from sigmaff.readout import Embedding
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 
 MAX_ATOMIC_NUMBER = 118
 SCALAR = Irrep(0, 1)

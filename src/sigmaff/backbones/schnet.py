@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from sigmaff.backbones.base import Backbone
-from sigmaff.graph import AtomicGraph
-from sigmaff.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
-from sigmaff.readout import Embedding
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
 MAX_ATOMIC_NUMBER = 99
 

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import spherical_jn
 from torch import Tensor, nn
 
-from sigmaff.ops import polynomial_cutoff
+from sigmaff.graph.ops import polynomial_cutoff
 
 CHEBYSHEV_RANGE = 1.1  # of the distances that the series hold for, in cutoffs: arccos is smooth up to the cutoff
 

@@ -24,9 +24,9 @@ from sigmaff.cli.reading import Reading
 from sigmaff.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from sigmaff.audit import Audit, Subject
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import LabelledStructures
-    from sigmaff.evaluation.audit import Audit, Subject
 
 
 def audit(
@@ -60,11 +60,11 @@ def audit(
     force: Force = False,
 ) -> None:
     """Measure the six desiderata of a force field with error bars, on models and on ASE calculators."""
+    from sigmaff.audit import FULL, QUICK
+    from sigmaff.audit import audit as measure
     from sigmaff.cli.progress import Terminal
-    from sigmaff.evaluation.audit import FULL, QUICK
-    from sigmaff.evaluation.audit import audit as measure
     from sigmaff.files import refuse_overwrite
-    from sigmaff.model_file import load
+    from sigmaff.models.file import load
 
     for path in (json_output, html, markdown):
         if path is not None:
@@ -99,8 +99,8 @@ def audit(
 
 def _subjects(models: Sequence[Path], calculators: Sequence[str], device: str) -> list["Subject"]:
     """Everything that can fail by a wrong name fails here, before minutes of measurement."""
-    from sigmaff.evaluation.audit import Subject, foreign_subject
-    from sigmaff.model_file import load
+    from sigmaff.audit import Subject, foreign_subject
+    from sigmaff.models.file import load
     from sigmaff.simulation import Calculator
 
     if not models and not calculators:
@@ -146,7 +146,7 @@ def _spaced(structures: "LabelledStructures", at_most: int) -> "LabelledStructur
 
 def _own_structures(subject: "Subject", at_most: int) -> tuple["LabelledStructures", "LabelledStructures | None"]:
     """Structures that a model knows, and labelled ones that it was not trained on: its own test set, if it has one."""
-    from sigmaff.experiments.evaluate import recorded_structures
+    from sigmaff.evaluation.datasets import recorded_structures
 
     if subject.model is None:
         raise DataError(f"{subject.name}: say on which structures it is to be audited, with --data")
@@ -162,7 +162,7 @@ def _own_structures(subject: "Subject", at_most: int) -> tuple["LabelledStructur
 
 
 def _warn_of_leakage(subject: "Subject", data: "LabelledStructures | None", terminal: "Terminal") -> None:
-    from sigmaff.experiments.evaluate import leaked_structures
+    from sigmaff.evaluation.datasets import leaked_structures
 
     if subject.model is None or data is None:
         return
@@ -174,14 +174,14 @@ def _warn_of_leakage(subject: "Subject", data: "LabelledStructures | None", term
 
 def _write(audits: Sequence["Audit"], json_output: Path | None, html: Path | None, markdown: Path | None) -> None:
     """Replace what is there: whether that may be was asked before."""
-    from sigmaff.evaluation.audit import audit_content, audit_markdown
-    from sigmaff.files import write_json, written_whole
-    from sigmaff.report.audit_page import write_audit_page
+    from sigmaff.audit import audit_content, audit_markdown
+    from sigmaff.audit.page import write_audit_page
+    from sigmaff.files import atomic_write, write_json
 
     if json_output is not None:
         write_json(json_output, audit_content(audits), force=True)
     if markdown is not None:
-        with written_whole(markdown, force=True) as temporary:
+        with atomic_write(markdown, force=True) as temporary:
             temporary.write_text(audit_markdown(audits), encoding="utf-8")
     if html is not None:
         title = "Audit of " + ", ".join(audit.name for audit in audits)
@@ -190,7 +190,7 @@ def _write(audits: Sequence["Audit"], json_output: Path | None, html: Path | Non
 
 def _show(audits: Sequence["Audit"], paths: Sequence[Path]) -> None:
     """The marks alone where there are many columns: the sentences below have the numbers."""
-    from sigmaff.evaluation.audit import DESIDERATA, audit_table
+    from sigmaff.audit import DESIDERATA, audit_table
 
     header, *rows = audit_table(audits)
     if len(audits) > 2:

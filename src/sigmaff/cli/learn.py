@@ -31,13 +31,13 @@ def learn(
 ) -> None:
     """Explore, select, label and learn until it is enough. The same command goes on after an interruption."""
     from sigmaff.cli.progress import Terminal
-    from sigmaff.config import read_settings
+    from sigmaff.config import read_config
     from sigmaff.learning import CampaignConfig
     from sigmaff.learning import learn as run_campaign
 
     given = {"output": output, "cluster.scheduler": scheduler}
     values = {key: value for key, value in given.items() if value is not None}
-    settings = read_settings(CampaignConfig, config, set_ or [], values)
+    settings = read_config(CampaignConfig, config, set_ or [], values)
     with Terminal(console) as terminal:
         result = run_campaign(settings, terminal, force=force)
     _tell(result)
@@ -65,11 +65,11 @@ def select(
     from sigmaff.cli.progress import Terminal
     from sigmaff.config import validated
     from sigmaff.data import read_structures
-    from sigmaff.experiments.evaluate import dataset_for
+    from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.files import refuse_overwrite
     from sigmaff.learning import SelectConfig
     from sigmaff.learning import select as choose
-    from sigmaff.model_file import load
+    from sigmaff.models.file import load
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrite(output, force)

@@ -1,6 +1,7 @@
 """The commands of ``sigmaff``. Each reads, calls one function of a layer below, and says what came of it."""
 
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +11,6 @@ from typer.core import TyperGroup
 
 from sigmaff import __version__
 from sigmaff.cli.audit import audit
-from sigmaff.cli.generate import app as generate_app
 from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md
 from sigmaff.cli.methods import compare, ensemble, methods
@@ -32,17 +32,28 @@ from sigmaff.cli.options import (
     errors,
 )
 from sigmaff.cli.reading import Reading
-from sigmaff.cli.reproduce import reproduce
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
     from sigmaff.data import DataSource, GraphDataset
     from sigmaff.evaluation import Evaluation
-    from sigmaff.potential import Model
+    from sigmaff.models import Model
+
+
+PAPER_COMMANDS = {"generate": "sigmaff_paper.qm7x_like.command", "reproduce": "sigmaff_paper.experiments.command"}
+"""Commands of the second package, by the module that has each as its ``app``. They are imported when asked for."""
 
 
 class Commands(TyperGroup):
     """The commands. An error meant for people is printed as one, without a traceback."""
+
+    def list_commands(self, context: typer.Context) -> list[str]:  # type: ignore[override]
+        return [*super().list_commands(context), *PAPER_COMMANDS]
+
+    def get_command(self, context: typer.Context, name: str) -> Any:  # type: ignore[override]
+        if name in PAPER_COMMANDS:
+            return typer.main.get_command(import_module(PAPER_COMMANDS[name]).app)
+        return super().get_command(context, name)
 
     def invoke(self, context: typer.Context) -> Any:  # type: ignore[override]
         try:
@@ -133,18 +144,19 @@ def train(
     """Train a model, fit and calibrate its σ, test it. The same command goes on after an interruption."""
     from sigmaff import config as configuration
     from sigmaff.cli.tables import metrics_table
+    from sigmaff.runs.config import RunConfig
 
     if print_defaults:
-        console.print(configuration.print_defaults(), end="", markup=False, soft_wrap=True)
+        console.print(configuration.print_defaults(RunConfig), end="", markup=False, soft_wrap=True)
         return
     if config is None:
         raise SigmaffError("no configuration given; 'sigmaff train --print-defaults' prints one to start from")
     options = {"output": output, "seed": seed, "training.accelerator": device}
     given = {key: value for key, value in options.items() if value is not None}
-    settings = configuration.read_config(config, set_ or [], given)
+    settings = configuration.read_config(RunConfig, config, set_ or [], given)
 
     from sigmaff.cli.progress import Terminal
-    from sigmaff.experiments.run import run
+    from sigmaff.runs.run import run
 
     with Terminal(console) as terminal:
         result = run(settings, terminal, force=force)
@@ -208,9 +220,9 @@ def calibrate(
 ) -> None:
     """Calibrate the σ of a model on held-out structures and keep the calibration in its file."""
     from sigmaff.cli.progress import Terminal
-    from sigmaff.experiments.evaluate import calibrate as fit
+    from sigmaff.evaluation.datasets import calibrate as fit
     from sigmaff.files import refuse_overwrite
-    from sigmaff.model_file import load, save
+    from sigmaff.models.file import load, save
 
     if output is not None:
         refuse_overwrite(output, force)
@@ -243,10 +255,10 @@ def predict(
     """Predict energy, forces and their σ for structures, and write all of it into a file."""
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import read_structures
-    from sigmaff.experiments.evaluate import dataset_for
+    from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.files import refuse_overwrite
-    from sigmaff.model_file import load
-    from sigmaff.potential import Uncalibrated
+    from sigmaff.models import Uncalibrated
+    from sigmaff.models.file import load
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrite(output, force)
@@ -263,9 +275,8 @@ def predict(
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 
 
-for command in (learn, select, methods, compare, ensemble, audit, md, reproduce):
+for command in (learn, select, methods, compare, ensemble, audit, md):
     app.command()(command)
-app.add_typer(generate_app, name="generate")
 
 
 @app.command()
@@ -275,7 +286,7 @@ def info(
 ) -> None:
     """Say what a model is, what it was trained on, and how its σ was calibrated."""
     from sigmaff.cli.tables import info_table
-    from sigmaff.model_file import load, read_header
+    from sigmaff.models.file import load, read_header
 
     header = read_header(model)
     if json_output:
@@ -323,7 +334,7 @@ def demo(
     """Label ethanol with GFN2-xTB, train on it, calibrate σ, meet a molecule it has never seen, report. Minutes."""
     from sigmaff.cli.progress import Terminal
     from sigmaff.cli.tables import metrics_table
-    from sigmaff.experiments.demo import run_demo
+    from sigmaff.runs.demo import run_demo
 
     with Terminal(console) as terminal:
         summary, path = run_demo(output, terminal, force=force)
@@ -333,7 +344,7 @@ def demo(
 
 def _dataset(source: "DataSource", loaded: "Model") -> "GraphDataset":
     from sigmaff.data import read_structures
-    from sigmaff.experiments.evaluate import dataset_for
+    from sigmaff.evaluation.datasets import dataset_for
 
     return dataset_for(loaded, read_structures(source))
 
@@ -350,8 +361,8 @@ def _evaluate(
     """A model on its own kind of structures and, if asked for, on another kind."""
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import read_structures
-    from sigmaff.experiments.evaluate import evaluate_on, foreign_dataset
-    from sigmaff.model_file import load
+    from sigmaff.evaluation.datasets import evaluate_on, foreign_dataset
+    from sigmaff.models.file import load
 
     loaded = load(model, device=device)
     dataset = _dataset(reading.source(data), loaded)
@@ -370,7 +381,7 @@ def _evaluate(
 
 
 def _warn_of_leakage(loaded: "Model", dataset: "GraphDataset") -> None:
-    from sigmaff.experiments.evaluate import leaked_structures
+    from sigmaff.evaluation.datasets import leaked_structures
 
     if n_leaked := leaked_structures(loaded, dataset.structures):
         text = f"the model was trained on {n_leaked} of these {len(dataset)} structures: errors will look too small"

@@ -12,8 +12,8 @@ from sigmaff.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import LabelledStructures
-    from sigmaff.potential import Model
-    from sigmaff.prediction import ForcesStd
+    from sigmaff.models import Model
+    from sigmaff.models.prediction import ForcesStd
     from sigmaff.simulation.md import MDResult, MDStatus, Scores
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -66,7 +66,7 @@ def md(
     """Molecular dynamics that stops where the model is lost. The same command goes on after an interruption."""
     from sigmaff.config import validated
     from sigmaff.data import read_structures
-    from sigmaff.model_file import load
+    from sigmaff.models.file import load
     from sigmaff.simulation.md import MDConfig, run_md
 
     options = {
@@ -150,7 +150,7 @@ def _scores(
 ) -> "Scores | None":
     """Of the calibration structures named, or, where they are needed, of those that the model was validated on."""
     from sigmaff.data import read_structures
-    from sigmaff.experiments.evaluate import dataset_for, evaluate_on, leaked_structures
+    from sigmaff.evaluation.datasets import dataset_for, evaluate_on, leaked_structures
     from sigmaff.simulation.md import structure_scores
 
     if path is None and not needed:
@@ -166,7 +166,7 @@ def _scores(
 
 
 def _validation_structures(loaded: "Model") -> "LabelledStructures":
-    from sigmaff.experiments.evaluate import recorded_structures
+    from sigmaff.evaluation.datasets import recorded_structures
 
     try:
         return recorded_structures(loaded, "validation")

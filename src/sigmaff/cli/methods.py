@@ -35,13 +35,14 @@ def compare(
     force: Force = False,
 ) -> None:
     """Train or fit methods on the same structures and compare them. Finished methods are kept."""
-    from sigmaff import config as configuration
     from sigmaff.cli.progress import Terminal
     from sigmaff.cli.tables import comparison_table
-    from sigmaff.experiments.compare import compare as run_comparison
-    from sigmaff.experiments.comparison import write_comparison
+    from sigmaff.config import read_config
+    from sigmaff.runs.compare import compare as run_comparison
+    from sigmaff.runs.comparison import write_comparison
+    from sigmaff.runs.config import RunConfig
 
-    settings = configuration.read_config(config, set_ or [], {} if output is None else {"output": output})
+    settings = read_config(RunConfig, config, set_ or [], {} if output is None else {"output": output})
     with Terminal(console) as terminal:
         cells = run_comparison(settings, methods or ["all"], terminal, force=force)
     paths = write_comparison(settings.output, cells)
@@ -56,8 +57,8 @@ def ensemble(
 ) -> None:
     """Join models into an ensemble, whose σ is their disagreement. Calibrate it then on held-out structures."""
     from sigmaff.files import refuse_overwrite
-    from sigmaff.model_file import load_potential, save
-    from sigmaff.sampling import Ensemble
+    from sigmaff.models import Ensemble
+    from sigmaff.models.file import load_potential, save
 
     refuse_overwrite(output, force)
     joined = Ensemble([load_potential(model) for model in models])

@@ -9,11 +9,11 @@ from rich.text import Text
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
-from sigmaff.experiments.compare import Cell
-from sigmaff.experiments.comparison import columns
-from sigmaff.experiments.methods import METHODS
-from sigmaff.model_file import Header
-from sigmaff.prediction import Calibration
+from sigmaff.models.file import Header
+from sigmaff.models.prediction import Calibration
+from sigmaff.runs.compare import Cell
+from sigmaff.runs.comparison import columns
+from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, ONE_SIGMA, FloatArray
-from sigmaff.prediction import UNCALIBRATED, Calibration
+from sigmaff.models.prediction import UNCALIBRATED, Calibration
 
 CalibrationMethod = Literal["auto", "scalar", "quantile", "isotonic", "conformal"]
 

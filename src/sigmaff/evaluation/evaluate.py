@@ -14,8 +14,8 @@ from sigmaff.errors import DataError
 from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.graph import AtomicGraph, Labels
-from sigmaff.potential import Model, Uncalibrated
-from sigmaff.prediction import (
+from sigmaff.models import Model, Uncalibrated
+from sigmaff.models.prediction import (
     UNCALIBRATED,
     Calibration,
     ForcesStd,

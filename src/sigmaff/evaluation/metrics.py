@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 from scipy.stats import rankdata
 
-from sigmaff.prediction import UNCALIBRATED, Calibration
+from sigmaff.models.prediction import UNCALIBRATED, Calibration
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import numpy as np
 from sigmaff.evaluation import metrics
 from sigmaff.evaluation.evaluate import Evaluation, IntArray
 from sigmaff.evaluation.metrics import FloatArray
-from sigmaff.prediction import Calibration
+from sigmaff.models.prediction import Calibration
 
 Summary = dict[str, float | int | list[float] | None]
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from sigmaff.graph import Embedding
 from sigmaff.heads.base import EnergyDistribution, ForcesWay, Head, HeadSettings
 from sigmaff.heads.deterministic import Deterministic, DeterministicConfig
 from sigmaff.heads.evidential import Evidential, EvidentialConfig
@@ -14,7 +15,6 @@ from sigmaff.heads.llpr import LLPR, LLPRConfig
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 from sigmaff.heads.shallow_ensemble import ShallowEnsemble, ShallowEnsembleConfig
 from sigmaff.heads.svgp import SVGP, SVGPConfig
-from sigmaff.readout import Embedding
 
 HeadConfig = Annotated[
     DeterministicConfig

@@ -4,10 +4,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
 
 
 class DeterministicConfig(HeadSettings):

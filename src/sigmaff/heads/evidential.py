@@ -23,10 +23,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
 
 Kind = Literal["epistemic", "aleatoric", "total"]
 FLOOR = 1e-6

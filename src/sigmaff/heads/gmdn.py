@@ -22,10 +22,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
 
 FIRST_WIDTH = 0.1
 """The width s before training, about. Of energies that miss by less than s, a likelihood says little."""

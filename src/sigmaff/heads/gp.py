@@ -20,11 +20,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
-from sigmaff.heads.lnk.kernels import MATERN52, RBF, StationaryKernel, squared_distances
+from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel, squared_distances
 from sigmaff.heads.pooling import pooled
-from sigmaff.readout import Embedding
 
 KERNELS: dict[str, StationaryKernel] = {"rbf": RBF, "matern52": MATERN52}
 JITTER = 1e-10

@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from sigmaff.graph import Embedding
 from sigmaff.heads.base import Fit, HeadSettings
 from sigmaff.heads.lnk.head import LNK, LNKConfig
-from sigmaff.readout import Embedding
 
 
 class LLPRConfig(HeadSettings):

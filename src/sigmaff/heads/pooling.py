@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from sigmaff.graph import AtomicGraph
-from sigmaff.readout import Embedding
+from sigmaff.graph import AtomicGraph, Embedding
 
 
 def pooled(embedding: Embedding, values: Tensor, graph: AtomicGraph) -> Tensor:

@@ -17,10 +17,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
 
 
 class ShallowEnsembleConfig(HeadSettings):

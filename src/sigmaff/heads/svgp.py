@@ -15,12 +15,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.errors import ConfigError
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 from sigmaff.heads.pooling import pooled
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
 
 PSEUDO_ELEMENT = 1
 

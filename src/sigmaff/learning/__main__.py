@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sigmaff.experiments.make import Listener
-from sigmaff.learning.devices import command
-from sigmaff.learning.making import Making, make_here
-from sigmaff.potential import Model
+from sigmaff.learning.subprocess_training import command
+from sigmaff.learning.train import Making, make_here
+from sigmaff.models import Model
+from sigmaff.runs.stages import Listener
 
 
 def make(job: str, listener: Listener) -> tuple[Model, dict[str, Any]] | None:

@@ -16,9 +16,8 @@ from ase import Atoms
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import DataError
 from sigmaff.evaluation import summarize
-from sigmaff.experiments.evaluate import dataset_for, evaluate_on
-from sigmaff.experiments.make import Listener
-from sigmaff.files import alone_in, write_json
+from sigmaff.evaluation.datasets import dataset_for, evaluate_on
+from sigmaff.files import folder_lock, write_json
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
 from sigmaff.learning.explore import explore
@@ -31,10 +30,11 @@ from sigmaff.learning.labels import (
     labelled_up_to,
     set_aside,
 )
+from sigmaff.learning.report import fresh_errors, write_campaign_report
 from sigmaff.learning.selection import in_window, select
 from sigmaff.learning.start import start_structures
-from sigmaff.learning.story import fresh_errors, write_campaign_report
-from sigmaff.model_file import load
+from sigmaff.models.file import load
+from sigmaff.runs.stages import Listener
 from sigmaff.simulation.md import Scores, structure_scores
 from sigmaff.tasks import workers
 
@@ -68,7 +68,7 @@ def learn(config: CampaignConfig, listener: Listener, *, force: bool = False) ->
     """A whole campaign, or what is left of it after an interruption."""
     directory = Directory(config.output)
     try:
-        with alone_in(directory.path, wait=False), ExitStack() as stack:
+        with folder_lock(directory.path, wait=False), ExitStack() as stack:
             directory.claim(config, force=force)
             return _Campaign(config, directory, listener, _started_once(config, stack)).run()
     except KeyboardInterrupt as interrupt:

@@ -6,11 +6,10 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sigmaff.data import DataSource, ReferenceEnergies
+from sigmaff.data.labelling import EngineConfig
 from sigmaff.evaluation import CalibrationMethod
-from sigmaff.experiments.settings import DataConfig, EnsembleConfig, RunConfig
-from sigmaff.labelling import EngineConfig
-from sigmaff.potential import PotentialConfig
-from sigmaff.sampling import MonteCarloDropoutConfig
+from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
+from sigmaff.runs.config import DataConfig, EnsembleConfig, RunConfig
 from sigmaff.simulation.md import MDConfig
 from sigmaff.tasks import ClusterConfig
 from sigmaff.training import TrainingConfig

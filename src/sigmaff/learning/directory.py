@@ -13,7 +13,7 @@ import ase.io
 from ase import Atoms
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import holds_files, write_json, written_whole
+from sigmaff.files import atomic_write, holds_files, write_json
 from sigmaff.learning.config import FREE, CampaignConfig
 from sigmaff.training.checkpoint import flatten
 
@@ -134,7 +134,7 @@ def read_frames(path: Path) -> list[Atoms]:
 
 
 def write_frames(path: Path, frames: Sequence[Atoms]) -> None:
-    with written_whole(path, force=True) as temporary:
+    with atomic_write(path, force=True) as temporary:
         if frames:
             ase.io.write(temporary, frames, format="extxyz")
 

@@ -13,13 +13,13 @@ from ase.io import read
 
 from sigmaff.data import GraphDataset, LabelledStructures, read_structures
 from sigmaff.errors import ConfigError, SigmaffError
-from sigmaff.experiments.evaluate import StageListener, dataset_for
+from sigmaff.evaluation.datasets import StageListener, dataset_for
 from sigmaff.files import write_json
 from sigmaff.learning.config import CampaignConfig, ExploreConfig
 from sigmaff.learning.directory import Round, read_frames, read_json, write_frames
 from sigmaff.learning.selection import largest_std
-from sigmaff.model_file import load
-from sigmaff.potential import Model
+from sigmaff.models import Model
+from sigmaff.models.file import load
 from sigmaff.simulation import predict_structures
 from sigmaff.simulation.md import MDConfig, MDResult, Scores, Threshold, risk_threshold, run_md
 from sigmaff.tasks import run_tasks

@@ -11,14 +11,14 @@ from ase import Atoms
 from sigmaff.data import GraphDataset
 from sigmaff.evaluation import fit_calibration
 from sigmaff.evaluation.calibration import MIN_SAMPLES
-from sigmaff.experiments.evaluate import evaluate_on
-from sigmaff.experiments.make import Listener
-from sigmaff.experiments.record import record_of
+from sigmaff.evaluation.datasets import evaluate_on
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_json, write_frames
-from sigmaff.learning.making import Making, hold_out, make
-from sigmaff.model_file import read_header, save
-from sigmaff.potential import Model
+from sigmaff.learning.train import Making, hold_out, make
+from sigmaff.models import Model
+from sigmaff.models.file import read_header, save
+from sigmaff.runs.record import record_of
+from sigmaff.runs.stages import Listener
 
 if TYPE_CHECKING:
     from distributed import Client

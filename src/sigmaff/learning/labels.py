@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ase import Atoms
 
+from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError
 from sigmaff.files import write_json
-from sigmaff.labelling import EngineConfig, label
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
 from sigmaff.tasks import run_tasks
 

@@ -37,11 +37,11 @@ from torch import Tensor
 
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import DataError
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import LNK
 from sigmaff.learning.config import SelectConfig
-from sigmaff.ops import scatter_sum
-from sigmaff.potential import Model, Potential
-from sigmaff.potential.forces_std import embedding_tangents, unit_displacements
+from sigmaff.models import Model, Potential
+from sigmaff.models.force_std import embedding_tangents, unit_displacements
 from sigmaff.training.rows import batches
 
 VANISHING = 1e-8

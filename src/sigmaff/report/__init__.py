@@ -1,7 +1,7 @@
 """Reports: one HTML file, without network, that shows what a model's predictions and its σ are worth."""
 
-from sigmaff.report.facts import model_facts
 from sigmaff.report.figures import readme_figure
+from sigmaff.report.model_info import model_facts
 from sigmaff.report.report import write_report
 from sigmaff.report.table_page import write_table_page
 

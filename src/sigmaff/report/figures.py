@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from sigmaff.errors import DataError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import auroc, calibration_score, mae, observed_coverage, retention_curve, rmse
-from sigmaff.prediction import UNCALIBRATED, Calibration
+from sigmaff.models.prediction import UNCALIBRATED, Calibration
 
 Array = npt.NDArray[np.float64]
 Panel = Callable[[Axes], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from sigmaff.files import refuse_overwrite, written_whole
+from sigmaff.files import atomic_write, refuse_overwrite
 
 
 def write_page(path: Path, template: str, values: Mapping[str, object], *, force: bool = False) -> None:
@@ -17,7 +17,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object], *, force
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     style, script = (Markup(_resource(name)) for name in ("style.css", "viewer.js"))
     page = environment.get_template(template).render(values, style=style, script=script)
-    with written_whole(path, force=force) as temporary:
+    with atomic_write(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8", errors="replace")
 
 

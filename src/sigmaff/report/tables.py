@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import Summary
-from sigmaff.prediction import Calibration
+from sigmaff.models.prediction import Calibration
 
 BLANK = "–"
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import build_graph
-from sigmaff.model_file import load
-from sigmaff.prediction import ForcesStd, Predictor
+from sigmaff.models.file import load
+from sigmaff.models.prediction import ForcesStd, Predictor
 from sigmaff.simulation.results import finite_results
 
 

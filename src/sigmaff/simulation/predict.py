@@ -8,8 +8,8 @@ from ase.io import write
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
-from sigmaff.files import written_whole
-from sigmaff.prediction import ForcesStd, Prediction, Predictor, split_prediction
+from sigmaff.files import atomic_write
+from sigmaff.models.prediction import ForcesStd, Prediction, Predictor, split_prediction
 from sigmaff.simulation.results import PerAtom, Value, finite_results, with_results
 
 FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
@@ -60,5 +60,5 @@ def output_format(path: Path) -> tuple[str, PerAtom]:
 def write_structures(path: Path, frames: list[Atoms], *, force: bool = False) -> None:
     """An extxyz or traj file with σ beside energy and forces, whole or not at all."""
     format_name, _ = output_format(path)
-    with written_whole(path, force=force) as temporary:
+    with atomic_write(path, force=force) as temporary:
         write(temporary, frames, format=format_name)

@@ -16,7 +16,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from torch import Tensor
 
 from sigmaff.errors import DataError
-from sigmaff.prediction import Prediction
+from sigmaff.models.prediction import Prediction
 
 Value = float | npt.NDArray[np.float64]
 PerAtom = Literal["arrays", "info"]

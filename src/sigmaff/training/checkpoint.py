@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
-from sigmaff.files import written_whole
-from sigmaff.potential import Potential
+from sigmaff.files import atomic_write
+from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
 
@@ -36,7 +36,7 @@ def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identit
         for name, tensor in named.items()
     }
     numbers = {"version": VERSION, "state": state.to_dict(), "identity": identity}
-    with written_whole(path, force=True) as temporary:
+    with atomic_write(path, force=True) as temporary:
         save_file(flat, temporary, metadata={"sigmaff_checkpoint": json.dumps(numbers)})
 
 

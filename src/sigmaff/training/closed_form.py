@@ -16,8 +16,8 @@ from torch import Tensor
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError
 from sigmaff.heads import LNK, Deterministic, LLPRConfig, LNKConfig
-from sigmaff.heads.lnk.local_kernel import LENGTHSCALE_FACTOR, LocalKernel
-from sigmaff.potential import Potential
+from sigmaff.heads.lnk.kernel import LENGTHSCALE_FACTOR, LocalKernel
+from sigmaff.models import Potential
 from sigmaff.training.posterior import (
     FORCE_WEIGHTS,
     Moments,

@@ -19,10 +19,10 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import GP, GPConfig
 from sigmaff.heads.gp import Geometry, Rows, factorized, prior_variance
-from sigmaff.heads.lnk.kernels import StationaryKernel
+from sigmaff.heads.kernels import StationaryKernel
 from sigmaff.heads.pooling import pooled
-from sigmaff.potential import Potential
-from sigmaff.potential.forces_std import embedding_tangents, unit_displacements
+from sigmaff.models import Potential
+from sigmaff.models.force_std import embedding_tangents, unit_displacements
 from sigmaff.training.rows import batches
 
 SEARCH_ROWS = 800

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from sigmaff.data import GraphDataset
 from sigmaff.heads import HeadConfig
-from sigmaff.potential import Potential
+from sigmaff.models import Potential
 from sigmaff.training.closed_form import fit_closed_form
 from sigmaff.training.exact_gp import fit_exact_gp
 from sigmaff.training.latent_distance import fit_latent_distance

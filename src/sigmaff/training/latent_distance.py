@@ -12,7 +12,7 @@ from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import Deterministic, LatentDistance, LatentDistanceConfig
 from sigmaff.heads.lnk.inducing import share_out
-from sigmaff.potential import Potential
+from sigmaff.models import Potential
 from sigmaff.training.mixture import Mixture, Regularization, fit_mixture, ledoit_wolf_shrinkage
 from sigmaff.training.rows import batches, node_features
 

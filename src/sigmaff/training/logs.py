@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from sigmaff.files import written_whole
+from sigmaff.files import atomic_write
 from sigmaff.training.state import EpochRecord
 
 COLUMNS = [field.name for field in fields(EpochRecord)]
@@ -40,7 +40,7 @@ class MetricsLog:
 
 
 def _rewrite(path: Path, history: Sequence[EpochRecord]) -> None:
-    with written_whole(path, force=True) as temporary, temporary.open("w", newline="") as file:
+    with atomic_write(path, force=True) as temporary, temporary.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS)
         table.writeheader()
         table.writerows(asdict(record) for record in history)

@@ -19,7 +19,7 @@ from torch.optim import AdamW
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
-from sigmaff.potential import Potential
+from sigmaff.models import Potential
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
     check_identity,

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import EnergyDistribution
-from sigmaff.ops import scatter_sum
-from sigmaff.potential import Potential
+from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 
 

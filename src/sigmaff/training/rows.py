@@ -11,11 +11,11 @@ from torch import Tensor
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import LNK
-from sigmaff.heads.lnk.local_kernel import LocalKernel
-from sigmaff.ops import scatter_sum
-from sigmaff.potential import Potential
-from sigmaff.potential.forces_std import embedding_tangents, unit_displacements
+from sigmaff.heads.lnk.kernel import LocalKernel
+from sigmaff.models import Potential
+from sigmaff.models.force_std import embedding_tangents, unit_displacements
 from sigmaff.training.posterior import Rows
 
 BATCH_ATOMS = 300

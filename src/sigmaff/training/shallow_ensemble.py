@@ -16,7 +16,7 @@ from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError
 from sigmaff.heads import Deterministic, ShallowEnsemble, ShallowEnsembleConfig
 from sigmaff.heads.shallow_ensemble import ReadoutBasis
-from sigmaff.potential import Potential
+from sigmaff.models import Potential
 from sigmaff.training.closed_form import HELD_OUT_ROWS, TRAINING_ROWS
 from sigmaff.training.posterior import Moments, Rows, choose_mean, held_out_score, posteriors
 from sigmaff.training.rows import RowLimit, collect_rows, joined

@@ -9,7 +9,7 @@ from ase.data import covalent_radii
 from sigmaff.data.check.finding import Finding, finding
 from sigmaff.data.structures import LabelledStructures
 from sigmaff.errors import DataError
-from sigmaff.neighbors import neighbor_pairs
+from sigmaff.graph.neighbors import neighbor_pairs
 
 OVERLAP = 0.5
 """Two atoms closer than this fraction of the sum of their covalent radii overlap."""

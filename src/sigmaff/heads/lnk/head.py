@@ -20,12 +20,11 @@ from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Fit, ForcesWay, Head, HeadSettings
-from sigmaff.heads.lnk.kernels import MATERN52, RBF, StationaryKernel
-from sigmaff.heads.lnk.local_kernel import LocalKernel
-from sigmaff.ops import scatter_sum
-from sigmaff.readout import Embedding
+from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
+from sigmaff.heads.lnk.kernel import LocalKernel
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),

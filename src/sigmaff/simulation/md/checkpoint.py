@@ -12,9 +12,9 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import holds_files, write_json, written_whole
-from sigmaff.potential import Model
-from sigmaff.prediction import Predictor
+from sigmaff.files import atomic_write, holds_files, write_json
+from sigmaff.models import Model
+from sigmaff.models.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.replica import Origin, Record, State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
@@ -33,7 +33,7 @@ class Checkpoint:
     def write(self, directory: Path) -> None:
         text = json.dumps({"sizes": self.sizes, "memories": self.memories})
         arrays = {f"{number}/{name}": a for number, state in enumerate(self.histories) for name, a in state.items()}
-        with written_whole(directory / CHECKPOINT, force=True) as temporary, temporary.open("wb") as file:
+        with atomic_write(directory / CHECKPOINT, force=True) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, text=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
 
 

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sigmaff.prediction import ForcesStd
+from sigmaff.models.prediction import ForcesStd
 
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["langevin", "nose-hoover", "bussi"]

@@ -10,9 +10,9 @@ from ase.data import chemical_symbols
 from ase.io import read
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import alone_in
-from sigmaff.potential import Model
-from sigmaff.prediction import ForcesStd, Predictor
+from sigmaff.files import folder_lock
+from sigmaff.models import Model
+from sigmaff.models.prediction import ForcesStd, Predictor
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftMonitor
@@ -71,7 +71,7 @@ def run_md(
     and for the drift monitor, which is silent without them.
     """
     _check_starts(structures, model, config)
-    with alone_in(directory, wait=False):
+    with folder_lock(directory, wait=False):
         summary = open_run(directory, model, structures, config, calibration)
         run = _Run(model, structures, config, summary, directory, calibration)
         try:

@@ -1,0 +1,150 @@
+"""The audit: six desiderata, measured on one subject."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from ase import Atoms
+from pydantic import BaseModel, ConfigDict, Field
+
+from sigmaff.audit import accuracy, confidence, conservation, locality, speed, symmetry
+from sigmaff.audit.evaluations import evaluate_in_batches, evaluate_subject
+from sigmaff.audit.finding import Finding, not_applicable
+from sigmaff.audit.subject import Subject, ask
+from sigmaff.data import LabelledStructures
+from sigmaff.errors import DataError, SigmaffError
+from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.models import Model
+
+Progress = Callable[[int, int], None]
+Measurement = Callable[[Progress], Finding]
+
+
+class AuditConfig(BaseModel):
+    """How much is measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_structures: int = Field(default=3, ge=1, description="structures on which desiderata 1 to 3 are measured")
+    n_operations: int = Field(default=3, ge=1, description="random ones of each kind of symmetry, on each structure")
+    n_components: int = Field(default=12, ge=1, description="force components of each structure held to differences")
+    n_loops: int = Field(default=2, ge=1, description="closed paths from each structure")
+    nve_ps: float = Field(default=1.0, gt=0, description="length of the run at constant energy, ps; steps of 0.5 fs")
+    n_copies: int = Field(default=8, ge=3, description="copies of a structure far from each other, at most")
+    n_rounds: int = Field(default=31, ge=1, description="timings, of which the median counts")
+    batch_size: int = Field(default=32, ge=1, description="structures evaluated at once, at most")
+    seed: int = Field(default=0, ge=0, description="of all that is random; every subject meets the same")
+
+
+FULL = AuditConfig()
+QUICK = AuditConfig(n_structures=2, n_operations=1, n_components=6, n_loops=1, nve_ps=0.1, n_copies=5, n_rounds=15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What was found out about a subject: a finding for each desideratum, in the order of the paper."""
+
+    name: str
+    findings: tuple[Finding, ...]
+
+    def __getitem__(self, desideratum: str) -> Finding:
+        return next(finding for finding in self.findings if finding.desideratum == desideratum)
+
+
+def audit(
+    subject: Subject,
+    structures: Sequence[Atoms],
+    *,
+    data: LabelledStructures | None = None,
+    ood: LabelledStructures | None = None,
+    backbone: Model | None = None,
+    options: AuditConfig = FULL,
+    stage: Callable[[str], None] = lambda text: None,
+    progress: Progress = lambda done, total: None,
+) -> Audit:
+    """Measure every desideratum. One that cannot be measured is a finding that says why, and the others go on.
+
+    structures: of a kind that the subject knows; the first few are used.
+    data: labelled structures that it was not trained on; ``ood``: structures unlike those, labelled or not.
+    backbone: the model without σ that accuracy and speed of a model of ours are held against.
+    """
+    if not structures:
+        raise DataError("an audit needs at least one structure of a kind that the model knows")
+    measurements = _measurements(subject, list(structures)[: options.n_structures], options, backbone)
+    measurements |= _measurements_on_data(subject, structures[0], options, data, ood, backbone)
+    findings = []
+    for name in DESIDERATA:
+        stage(f"{subject.name}: {name.lower()}")
+        findings.append(_measured(name, measurements[name], progress))
+    return Audit(name=subject.name, findings=tuple(findings))
+
+
+DESIDERATA = (symmetry.NAME, conservation.NAME, locality.NAME, accuracy.NAME, confidence.NAME, speed.NAME)
+
+
+def _measurements(
+    subject: Subject, structures: Sequence[Atoms], options: AuditConfig, backbone: Model | None
+) -> dict[str, Measurement]:
+    def random() -> np.random.Generator:
+        return np.random.default_rng(options.seed)
+
+    return {
+        symmetry.NAME: lambda progress: symmetry.symmetry(
+            subject, structures, random(), n_repeats=options.n_operations
+        ),
+        conservation.NAME: lambda progress: conservation.conservation(
+            subject,
+            structures,
+            random(),
+            n_components=options.n_components,
+            n_loops=options.n_loops,
+            nve_ps=options.nve_ps,
+            progress=progress,
+        ),
+        locality.NAME: lambda progress: locality.locality(subject, structures, n_copies=options.n_copies),
+        speed.NAME: lambda progress: speed.speed(subject, structures, backbone, n_rounds=options.n_rounds),
+    }
+
+
+def _measurements_on_data(
+    subject: Subject,
+    atoms: Atoms,
+    options: AuditConfig,
+    data: LabelledStructures | None,
+    ood: LabelledStructures | None,
+    backbone: Model | None,
+) -> Mapping[str, Measurement]:
+    size = options.batch_size
+
+    @cache
+    def own(progress: Progress) -> Evaluation | None:
+        return None if data is None else evaluate_subject(subject, data, batch_size=size, progress=progress)
+
+    def accurate(progress: Progress) -> Finding:
+        reference = None
+        if data is not None and backbone is not None and subject.model is not None:
+            reference = evaluate_in_batches(backbone, data, batch_size=size, progress=progress)
+        return accuracy.accuracy(own(progress), reference)
+
+    def confident(progress: Progress) -> Finding:
+        answer = ask(subject, atoms, with_forces_std=True)
+        if answer.energy_std is None and answer.forces_std is None:
+            return confidence.no_std()
+        if ood is None:
+            return confidence.confidence(own(progress), None)
+        try:
+            other = evaluate_subject(subject, ood, batch_size=size, progress=progress)
+        except SigmaffError as error:
+            finding = confidence.confidence(own(progress), None)
+            return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
+        return confidence.confidence(own(progress), other)
+
+    return {accuracy.NAME: accurate, confidence.NAME: confident}
+
+
+def _measured(name: str, measure: Measurement, progress: Progress) -> Finding:
+    try:
+        return measure(progress)
+    except SigmaffError as error:
+        return not_applicable(name, f"It cannot be measured: {error}")

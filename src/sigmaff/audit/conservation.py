@@ -1,0 +1,234 @@
+"""Desideratum 2: forces are the slope of the energy, so that no closed path yields work and energy stays in place."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from ase import Atoms, units
+from ase.md.velocitydistribution import Stationary
+from ase.md.verlet import VelocityVerlet
+
+from sigmaff.audit import tolerances
+from sigmaff.audit.finding import Finding, judged, line
+from sigmaff.audit.subject import Subject, ask
+from sigmaff.errors import DataError
+from sigmaff.evaluation.metrics import FloatArray, rmse
+
+NAME = "Energy conservation"
+LOOP_RADIUS = 0.03  # Å, rms over the coordinates
+LOOP_POINTS = 24
+TEMPERATURE = 300.0  # K
+TIME_STEP = 0.5  # fs
+N_BLOCKS = 10
+PLOT_POINTS = 60
+FIFTH_DERIVATIVE = 1e4  # eV/Å⁵, of a stiff bond: it decides the best step of differences
+ROUNDING_SPAN, ROUNDING_POINTS = 1e-6, 12  # Å between points, and how many
+STENCIL = np.array([1.0, -8.0, 8.0, -1.0]) / 12.0  # at −2h, −h, h, 2h
+MIN_STEP, MAX_STEP = 1e-3, 2e-2  # Å
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """An NVE run: total energy of each step, and why it ended early, if it did."""
+
+    picoseconds: FloatArray  # (n_steps,)
+    energy: FloatArray  # (n_steps,) eV/atom
+    stopped: str | None
+
+    @property
+    def is_short(self) -> bool:
+        """Too short to tell a drift from vibrations."""
+        return self.energy.size < 2 * N_BLOCKS
+
+    def means(self, n_blocks: int) -> tuple[FloatArray, FloatArray]:
+        """Times and energies, averaged over at most so many blocks: vibrations hide a drift."""
+        blocks = np.array_split(np.arange(self.energy.size), min(n_blocks, self.energy.size))
+        times, energies = ([values[block].mean() for block in blocks] for values in (self.picoseconds, self.energy))
+        return np.array(times), np.array(energies)
+
+
+def conservation(
+    subject: Subject,
+    structures: Sequence[Atoms],
+    rng: np.random.Generator,
+    *,
+    n_components: int,
+    n_loops: int,
+    nve_ps: float,
+    progress: Callable[[int, int], None],
+) -> Finding:
+    """Forces against differences and work around loops on every structure, a run from the first one."""
+    rounding = energy_rounding(subject, structures[0], rng)
+    deviation, differences_rounding = _against_differences(subject, structures, rng, rounding, n_components)
+    work = max(_random_loop(subject, atoms, rng) for atoms in structures for _ in range(n_loops))
+    run = nve(subject, structures[0], rng, nve_ps, progress)
+    numbers: dict[str, float | None] = {
+        "forces_against_differences": max(0.0, deviation - 3.0 * differences_rounding),
+        "forces_against_differences, with rounding": deviation,
+        "rounding of the differences": differences_rounding,
+        "rounding of the energy (eV)": rounding,
+        "loop_work": work,
+        **_drift_numbers(run),
+    }
+    return judged(
+        NAME,
+        numbers,
+        tolerances.CONSERVATION,
+        figure=_drift_words(run) or f"loops yield {work:.0e}",
+        sentence=f"Forces differ from the slope of the energy by {deviation:.1e} of their rms (rounding alone: "
+        f"{differences_rounding:.1e}); closed paths yield up to {work:.1e} of the work done on the way; "
+        f"{_run_words(run)}",
+        series=[line("nve", run.means(PLOT_POINTS)[0], 1e3 * (run.means(PLOT_POINTS)[1] - run.energy.mean()))],
+    )
+
+
+def _drift_numbers(run: Run) -> dict[str, float | None]:
+    if run.is_short:
+        return {}
+    slope, error = drift(*run.means(N_BLOCKS))
+    return {
+        "drift": max(0.0, abs(slope) - 2.0 * error),
+        "drift, slope (eV/atom/ps)": slope,
+        "drift, its standard error (eV/atom/ps)": error,
+        "run (ps)": float(run.picoseconds[-1]),
+        "fluctuation of the total energy (eV/atom)": float(run.energy.std()),
+    }
+
+
+def _drift_words(run: Run) -> str:
+    if run.is_short:
+        return ""
+    slope, error = drift(*run.means(N_BLOCKS))
+    return f"{1e3 * slope:.2g} ± {1e3 * error:.1g} meV/atom/ps"
+
+
+def _run_words(run: Run) -> str:
+    ended = "" if run.stopped is None else f" The run ended early, {run.stopped}"
+    if run.is_short:
+        return f"there is no run long enough to drift.{ended}"
+    return f"the total energy drifts by {_drift_words(run)} in {run.picoseconds[-1]:.2g} ps at {TIME_STEP} fs.{ended}"
+
+
+# --- forces against differences of the energy
+
+
+def energy_rounding(subject: Subject, atoms: Atoms, rng: np.random.Generator) -> float:
+    """Rms rounding of the energy, eV: its scatter about a parabola on points so close that nothing else differs."""
+    direction = _direction(len(atoms), rng)
+    steps = np.arange(ROUNDING_POINTS) - 0.5 * (ROUNDING_POINTS - 1)
+    energies = np.array([ask(subject, _moved(atoms, s * ROUNDING_SPAN * direction)).energy for s in steps])
+    residual = energies - energies[0] - np.polyval(np.polyfit(steps, energies - energies[0], 2), steps)
+    return float(np.sqrt(np.square(residual).sum() / (ROUNDING_POINTS - 3)))
+
+
+def best_step(rounding: float) -> float:
+    """h in Å that minimises rounding/h + h⁴ E⁽⁵⁾/30, the error of the four-point difference."""
+    return float(np.clip((7.5 * rounding / FIFTH_DERIVATIVE) ** 0.2, MIN_STEP, MAX_STEP))
+
+
+def numerical_force(subject: Subject, atoms: Atoms, atom: int, axis: int, step: float) -> float:
+    """−∂E/∂x of one coordinate, eV/Å: (E(−2h) − 8 E(−h) + 8 E(h) − E(2h)) / 12 h."""
+    unit = np.zeros((len(atoms), 3))
+    unit[atom, axis] = step
+    energies = np.array([ask(subject, _moved(atoms, k * unit)).energy for k in (-2, -1, 1, 2)])
+    return -float(STENCIL @ (energies - energies.mean())) / step
+
+
+def _against_differences(
+    subject: Subject, structures: Sequence[Atoms], rng: np.random.Generator, rounding: float, n_components: int
+) -> tuple[float, float]:
+    """Rms deviation over random coordinates, and the part of it that rounding makes, both over the rms force."""
+    step, errors, sizes = best_step(rounding), [], []
+    for atoms in structures:
+        forces = ask(subject, atoms).forces
+        chosen = rng.choice(forces.size, min(n_components, forces.size), replace=False)
+        for atom, axis in zip(*np.unravel_index(chosen, forces.shape), strict=True):
+            errors.append(numerical_force(subject, atoms, int(atom), int(axis), step) - forces[atom, axis])
+        sizes.append(forces.ravel())
+    size = rmse(np.concatenate(sizes)) or 1.0
+    return rmse(errors) / size, float(np.linalg.norm(STENCIL)) * rounding / step / size
+
+
+# --- work around closed paths
+
+
+def loop_work(subject: Subject, atoms: Atoms, first: FloatArray, second: FloatArray) -> tuple[float, float]:
+    """∮ F·dr and ∮ |F·dr| in eV around r + (cos t − 1) a + sin t b, with a, b (n_atoms, 3) in Å.
+
+    Sums over evenly spaced t converge faster than any power of their number, as the integrand is periodic.
+    """
+    angles = 2.0 * np.pi * np.arange(LOOP_POINTS) / LOOP_POINTS
+    work = np.array(
+        [
+            np.vdot(
+                ask(subject, _moved(atoms, (np.cos(t) - 1.0) * first + np.sin(t) * second)).forces,
+                np.cos(t) * second - np.sin(t) * first,
+            )
+            for t in angles
+        ]
+    )
+    width = 2.0 * np.pi / LOOP_POINTS
+    return float(work.sum()) * width, float(np.abs(work).sum()) * width
+
+
+def _random_loop(subject: Subject, atoms: Atoms, rng: np.random.Generator) -> float:
+    radius = LOOP_RADIUS * np.sqrt(3 * len(atoms))
+    work, total = loop_work(subject, atoms, radius * _direction(len(atoms), rng), radius * _direction(len(atoms), rng))
+    return abs(work) / total if total > 0 else 0.0
+
+
+# --- simulation at constant energy
+
+
+def nve(
+    subject: Subject,
+    atoms: Atoms,
+    rng: np.random.Generator,
+    picoseconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Run:
+    """Velocity Verlet from a thermal start. It ends early where the structure can no longer be predicted."""
+    structure = atoms.copy()
+    structure.set_constraint()
+    structure.calc = subject.calculator
+    thermal = np.sqrt(structure.get_masses() * units.kB * TEMPERATURE)
+    structure.set_momenta(thermal[:, None] * rng.normal(size=(len(structure), 3)))
+    Stationary(structure)
+    n_steps = max(2 * N_BLOCKS, round(1e3 * picoseconds / TIME_STEP))
+    dynamics = VelocityVerlet(structure, timestep=TIME_STEP * units.fs)
+    energies: list[float] = []
+    stopped = None
+    for step in range(n_steps):
+        try:
+            dynamics.run(1)
+            energies.append(structure.get_total_energy() / len(structure))
+            if not np.isfinite(energies[-1]):
+                raise DataError("the energy is no finite number any more")
+        except Exception as error:  # of the model, or of another program
+            stopped = f"after {TIME_STEP * step:g} fs: {error}"
+            break
+        progress(step + 1, n_steps)
+    energies = [energy for energy in energies if np.isfinite(energy)]
+    times = 1e-3 * TIME_STEP * np.arange(1, len(energies) + 1, dtype=np.float64)
+    return Run(picoseconds=times, energy=np.array(energies), stopped=stopped)
+
+
+def drift(times: FloatArray, energies: FloatArray) -> tuple[float, float]:
+    """Slope of the energy over time and its standard error, by least squares; of averages over blocks."""
+    centred = times - times.mean()
+    slope = float(centred @ energies / (centred @ centred))
+    residual = energies - energies.mean() - slope * centred
+    error = np.sqrt(residual @ residual / (times.size - 2) / (centred @ centred))
+    return slope, float(error)
+
+
+def _direction(n_atoms: int, rng: np.random.Generator) -> FloatArray:
+    """A random direction in the space of all coordinates, of length 1."""
+    direction = rng.normal(size=(n_atoms, 3))
+    return direction / np.linalg.norm(direction)
+
+
+def _moved(atoms: Atoms, displacement: FloatArray) -> Atoms:
+    moved = atoms.copy()
+    moved.positions += displacement
+    return moved

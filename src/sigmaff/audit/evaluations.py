@@ -1,0 +1,75 @@
+"""A subject on labelled structures: ours in batches, other calculators one structure at a time."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sigmaff.audit.subject import Answer, Subject, ask
+from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.errors import DataError
+from sigmaff.evaluation.evaluate import Evaluation, evaluate_calibrated
+from sigmaff.evaluation.metrics import FloatArray
+from sigmaff.models import Model
+from sigmaff.models.prediction import Provenance
+
+Progress = Callable[[int, int], None]
+
+
+def evaluate_subject(
+    subject: Subject, structures: LabelledStructures, *, batch_size: int, progress: Progress
+) -> Evaluation:
+    """Errors and σ, raw and with the calibrations of a model of ours."""
+    if subject.model is None:
+        return _one_by_one(subject, structures, progress)
+    return evaluate_in_batches(subject.model, structures, batch_size=batch_size, progress=progress)
+
+
+def evaluate_in_batches(
+    model: Model, structures: LabelledStructures, *, batch_size: int, progress: Progress
+) -> Evaluation:
+    """Without errors if there are elements that the model has not seen: they have a σ, and no reference energy."""
+    known = set(structures.elements) <= set(model.elements)
+    dataset = GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
+    return evaluate_calibrated(
+        model, dataset, name=Path(structures.source).stem, batch_size=batch_size, progress=progress
+    )
+
+
+def _one_by_one(subject: Subject, structures: LabelledStructures, progress: Progress) -> Evaluation:
+    answers, began = [], time.perf_counter()
+    for index, atoms in enumerate(structures.structures):
+        try:
+            answers.append(ask(subject, atoms, with_forces_std=True))
+        except DataError as error:
+            raise DataError(f"{structures.frame_name(index)}: {error}") from error
+        progress(index + 1, len(structures))
+    seconds = (time.perf_counter() - began) / len(structures)
+    energy_std = _stds([answer.energy_std for answer in answers])
+    sizes = [len(atoms) for atoms in structures.structures]
+    return Evaluation(
+        name=Path(structures.source).stem,
+        structure_index=np.repeat(np.arange(len(sizes)), sizes),
+        atomic_numbers=np.concatenate([atoms.numbers for atoms in structures.structures]),
+        positions=np.concatenate([atoms.positions for atoms in structures.structures]),
+        energy=structures.energy,
+        energy_predicted=np.array([answer.energy for answer in answers]),
+        energy_std_raw=energy_std,
+        forces=None if structures.forces is None else np.concatenate(structures.forces),
+        forces_predicted=np.concatenate([answer.forces for answer in answers]),
+        forces_std_raw=_stds([answer.forces_std for answer in answers]),
+        node_energy_std_raw=None,
+        provenance=_provenance(subject, answers),
+        seconds_per_structure=seconds,
+    )
+
+
+def _stds(values: Sequence[float | FloatArray | None]) -> FloatArray | None:
+    """All of them as one array; what one structure lacks, the whole lacks."""
+    present = [np.atleast_1d(np.asarray(value)) for value in values if value is not None]
+    return np.concatenate(present) if len(present) == len(values) else None
+
+
+def _provenance(subject: Subject, answers: Sequence[Answer]) -> Provenance:
+    return Provenance(method=subject.name, kind=None if answers[0].energy_std is None else "total")

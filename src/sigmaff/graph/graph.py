@@ -1,0 +1,176 @@
+"""The central types of input: a batch of structures as one graph, and the labels that belong to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from ase import Atoms
+from torch import Tensor
+
+from sigmaff.errors import DataError
+from sigmaff.graph.neighbors import neighbor_pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtomicGraph:
+    """A batch of structures as one disconnected graph. Lengths in Å."""
+
+    positions: Tensor  # (n_atoms, 3)
+    atomic_numbers: Tensor  # (n_atoms,)
+    structure_index: Tensor  # (n_atoms,) sorted
+    pair_index: Tensor  # (2, n_pairs) each pair once
+    pair_shift: Tensor  # (n_pairs, 3) Cartesian offset of the second atom's periodic image
+    cell: Tensor | None  # (n_structures, 3, 3) rows are lattice vectors; zero where a structure is not periodic
+    n_structures: int
+    incoming: Tensor | None = None  # (n_atoms, n_most) see ``with_incoming``
+
+    @property
+    def n_atoms(self) -> int:
+        return self.positions.shape[0]
+
+    def atoms_per_structure(self) -> Tensor:
+        return torch.bincount(self.structure_index, minlength=self.n_structures)
+
+    def atom_rank(self) -> Tensor:
+        """Index of each atom within its own structure, (n_atoms,)."""
+        counts = self.atoms_per_structure()
+        first = torch.cumsum(counts, 0) - counts
+        return torch.arange(self.n_atoms, device=counts.device) - first[self.structure_index]
+
+    def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
+        """Lay out rows of atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d)."""
+        n_largest = self.n_atoms if self.n_structures == 1 else int(self.atoms_per_structure().max())
+        if self.n_atoms == self.n_structures * n_largest:  # all of one size
+            return values.unflatten(-2, (self.n_structures, n_largest))
+        slot = self.structure_index * n_largest + self.atom_rank()
+        shape = (*values.shape[:-2], self.n_structures * n_largest, values.shape[-1])
+        padded = values.new_full(shape, fill).index_copy(-2, slot, values)
+        return padded.unflatten(-2, (self.n_structures, n_largest))
+
+    def pair_vectors(self) -> Tensor:
+        """Vectors from the first atom of each pair to the second, (n_pairs, 3)."""
+        first, second = self.pair_index
+        return self.positions[second] + self.pair_shift - self.positions[first]
+
+    def with_incoming(self) -> Self:
+        """The same graph with the directed edges that end at each atom; 2 · n_pairs where an atom has fewer than most.
+
+        Pair p stands for two directed edges: 2p ends at its first atom, 2p + 1 at its second; e ^ 1 is e reversed.
+        """
+        if self.incoming is not None:
+            return self
+        end = self.pair_index.T.flatten()
+        order = torch.argsort(end, stable=True)
+        count = torch.bincount(end, minlength=self.n_atoms)
+        first = torch.cumsum(count, 0) - count
+        end = end[order]
+        rank = torch.arange(len(end), device=end.device) - first[end]
+        n_most = int(count.max()) if len(end) else 0
+        incoming = end.new_full((self.n_atoms, n_most), len(end))
+        incoming[end, rank] = order
+        return replace(self, incoming=incoming)
+
+    def within(self, cutoff: float) -> Self:
+        """The same graph without the pairs farther apart than ``cutoff``."""
+        near = self.pair_vectors().norm(dim=-1) <= cutoff
+        if bool(near.all()):
+            return self
+        return replace(self, pair_index=self.pair_index[:, near], pair_shift=self.pair_shift[near], incoming=None)
+
+    def with_positions(self, positions: Tensor) -> Self:
+        """The same graph, same pairs, with other positions: what forces are derivatives of."""
+        return replace(self, positions=positions)
+
+    def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """Move all tensors; ``dtype`` applies to the real-valued ones."""
+        return replace(
+            self,
+            positions=self.positions.to(device=device, dtype=dtype),
+            atomic_numbers=self.atomic_numbers.to(device=device),
+            structure_index=self.structure_index.to(device=device),
+            pair_index=self.pair_index.to(device=device),
+            pair_shift=self.pair_shift.to(device=device, dtype=dtype),
+            cell=None if self.cell is None else self.cell.to(device=device, dtype=dtype),
+            incoming=None if self.incoming is None else self.incoming.to(device=device),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """What a quantum-chemistry code said of the structures of a graph. eV, Å; ASE's sign of stress.
+
+    Apart from the graph, so that no model can see its targets.
+    """
+
+    energy: Tensor | None = None  # (n_structures,) float64
+    forces: Tensor | None = None  # (n_atoms, 3)
+    stress: Tensor | None = None  # (n_structures, 3, 3)
+
+
+def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32) -> AtomicGraph:
+    """The graph of one structure: all pairs of atoms (and periodic images) within ``cutoff`` Å.
+
+    Positions are relative to their mean, so that a structure far from the origin loses nothing in float32.
+    """
+    if len(atoms) == 0:
+        raise DataError("the structure has no atoms")
+    periodic = bool(atoms.pbc.any())
+    positions = atoms.get_positions()
+    pair_index, pair_shift = neighbor_pairs(
+        positions, atoms.cell.array if periodic else None, atoms.pbc if periodic else None, cutoff
+    )
+    return AtomicGraph(
+        positions=torch.as_tensor(positions - positions.mean(0), dtype=dtype),
+        atomic_numbers=torch.as_tensor(atoms.numbers, dtype=torch.int64),
+        structure_index=torch.zeros(len(atoms), dtype=torch.int64),
+        pair_index=torch.as_tensor(pair_index),
+        pair_shift=torch.as_tensor(pair_shift, dtype=dtype),
+        cell=torch.as_tensor(atoms.cell.array, dtype=dtype).unsqueeze(0) if periodic else None,
+        n_structures=1,
+    )
+
+
+def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
+    """Join graphs into one disconnected graph, in order."""
+    if len(graphs) == 1:
+        return graphs[0]
+    atom_offset = structure_offset = 0
+    structure_index, pair_index = [], []
+    for graph in graphs:
+        structure_index.append(graph.structure_index + structure_offset)
+        pair_index.append(graph.pair_index + atom_offset)
+        structure_offset += graph.n_structures
+        atom_offset += graph.n_atoms
+    return AtomicGraph(
+        positions=torch.cat([g.positions for g in graphs]),
+        atomic_numbers=torch.cat([g.atomic_numbers for g in graphs]),
+        structure_index=torch.cat(structure_index),
+        pair_index=torch.cat(pair_index, dim=1),
+        pair_shift=torch.cat([g.pair_shift for g in graphs]),
+        cell=_batch_cells(graphs),
+        n_structures=structure_offset,
+    )
+
+
+def batch_labels(labels: Sequence[Labels]) -> Labels:
+    """Join the labels of the graphs that ``batch_graphs`` joins. A label that one structure lacks, the batch lacks."""
+    return Labels(
+        energy=_cat([item.energy for item in labels]),
+        forces=_cat([item.forces for item in labels]),
+        stress=_cat([item.stress for item in labels]),
+    )
+
+
+def _cat(tensors: list[Tensor | None]) -> Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    return torch.cat(present) if present and len(present) == len(tensors) else None
+
+
+def _batch_cells(graphs: Sequence[AtomicGraph]) -> Tensor | None:
+    if all(graph.cell is None for graph in graphs):
+        return None
+    cells = [
+        graph.positions.new_zeros((graph.n_structures, 3, 3)) if graph.cell is None else graph.cell for graph in graphs
+    ]
+    return torch.cat(cells)

@@ -1,0 +1,299 @@
+"""The kernel of the LNK in weight space: features φ of an atom's embedding, and what they leave unexplained.
+
+    k(h, e; h', e') = δ(e, e') [ s² κ(|h − h'|²/ℓ²) + s_lin² (a(h)·a(h') + 1) ]  =  φ(h, e)·φ(h', e') + residual
+
+The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual; the linear part, on
+the activated embedding a(h), is exact. In this module ``features`` are embeddings (n_atoms, d) in float64, ``elements``
+index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space. All elements that the
+model has not seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sigmaff.graph import AtomicGraph
+from sigmaff.graph.ops import scatter_sum
+from sigmaff.heads.kernels import StationaryKernel, squared_distances
+from sigmaff.heads.lnk.inducing import choose_inducing_points
+
+JITTER = 1e-8
+"""Added to the diagonal of K_ZZ, relative to the kernel's scale."""
+LENGTHSCALE_FACTOR = 3.0
+"""Initial ℓ in units of the mean distance between inducing points of one element."""
+MAX_PAIRS = 2**24
+"""Pairs of atoms whose covariance is held in memory at once."""
+
+
+class Constants(NamedTuple):
+    """What follows from the parameters alone."""
+
+    inverse_length: Tensor  # 1/ℓ
+    variance: Tensor  # s²
+    inducing: Tensor  # (Z − center)/ℓ (m, d)
+    squares: Tensor  # their squared norms (m,)
+    amplitude: Tensor  # s² δ(e, e_z) (n_elements + 1, m)
+    whitening: Tensor  # L⁻¹ with L Lᵀ = K_ZZ (m, m)
+    linear_scale: Tensor  # s_lin
+
+
+class LocalKernel(nn.Module):
+    def __init__(
+        self,
+        stationary: StationaryKernel | None,
+        linear: bool,
+        *,
+        n_inducing: int,
+        n_features: int,
+        n_elements: int,
+        activation: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.stationary = stationary
+        self.linear = linear
+        self.n_elements = n_elements
+        self.n_inducing = 0 if stationary is None else n_inducing
+        self.n_weights = self.n_inducing + (n_elements * (n_features + 1) if linear else 0)
+        self.activation = activation
+        self.inducing_points = nn.Parameter(torch.zeros(self.n_inducing, n_features, dtype=torch.float64))
+        self.log_linear_scale = nn.Parameter(torch.zeros((), dtype=torch.float64)) if linear else None
+        self.log_scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.log_lengthscale = nn.Parameter(torch.zeros((), dtype=torch.float64))
+        self.inducing_elements: Tensor
+        self.activation_scale: Tensor
+        self.center: Tensor
+        self.register_buffer("inducing_elements", torch.zeros(self.n_inducing, dtype=torch.int64))
+        self.register_buffer("activation_scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
+        self.one_hot: Tensor
+        self.register_buffer("one_hot", torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
+        self._prepared: tuple[tuple[int, ...], Constants] | None = None
+        self._in_use: Constants | None = None
+
+    @torch.no_grad()
+    def initialize(self, features: Tensor, elements: Tensor) -> None:
+        """Inducing points on training embeddings; length and scale of the kernel from their distances."""
+        self.center.copy_(features.mean(0))
+        self.activation_scale.copy_(self.activation(features).square().sum(-1).mean().rsqrt())
+        if self.stationary is None:
+            return
+        points, labels = choose_inducing_points(features, elements, self.n_inducing)
+        self.inducing_points.copy_(points)
+        self.inducing_elements.copy_(labels)
+        pairs = (labels[:, None] == labels).triu(diagonal=1)
+        if pairs.any():
+            distances = squared_distances(points - self.center, points - self.center)[pairs].sqrt()
+            self.log_lengthscale.copy_((LENGTHSCALE_FACTOR * distances.mean()).log())
+
+    def basis(self, features: Tensor, elements: Tensor) -> Tensor:
+        """φ, (n_atoms, n_weights): a function with weights w ~ N(0, 1) on it has covariance φ·φ'."""
+        return self.whiten(self.rows(features, elements))
+
+    def rows(self, features: Tensor, elements: Tensor) -> Tensor:
+        """k(h, Z) and the linear features: φ before whitening, which is linear and so can follow a sum over atoms."""
+        parts, constants = [], self.constants()
+        if self.stationary is not None:
+            value = self.stationary.value(self._distances(features, constants))
+            parts.append(value * constants.amplitude[elements])
+        if self.linear:
+            parts.append(self._spread(constants.linear_scale * self._linear_features(features), elements))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+    def whiten(self, rows: Tensor) -> Tensor:
+        """L⁻¹ on the stationary part of rows (..., n_weights)."""
+        if self.stationary is None:
+            return rows
+        whitened = rows[..., : self.n_inducing] @ self.constants().whitening.T
+        if self.n_weights == self.n_inducing:
+            return whitened
+        return torch.cat([whitened, rows[..., self.n_inducing :]], dim=-1)
+
+    def unwhiten(self, weights: Tensor) -> Tensor:
+        """The weights (n_weights,) that act on rows as these act on φ."""
+        if self.stationary is None:
+            return weights
+        return torch.cat([self.constants().whitening.T @ weights[: self.n_inducing], weights[self.n_inducing :]])
+
+    def basis_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
+        """Derivatives of φ along the tangents, (c, n_atoms, n_weights)."""
+        parts, constants = [], self.constants()
+        if self.stationary is not None:
+            along = (tangents * features).sum(-1, keepdim=True) - tangents @ self.inducing_points.T  # t·(h − z)
+            slope = self.stationary.first_derivative(self._distances(features, constants)) * along
+            scaled = 2.0 * constants.inverse_length.square() * slope * constants.amplitude[elements]
+            parts.append(scaled @ constants.whitening.T)
+        if self.linear:
+            slopes = self._spread(self._linear_slopes(features, tangents), elements)
+            parts.append(constants.linear_scale * slopes)
+        return torch.cat(parts, dim=-1)
+
+    def node_residual(self, features: Tensor, elements: Tensor, basis: Tensor) -> Tensor:
+        """k(h_i, h_i) − φ_i·φ_i, (n_atoms,)."""
+        residual = basis.new_zeros(len(basis))
+        if self.stationary is not None:
+            prior = self.constants().variance * self.stationary.value(basis.new_zeros(()))
+            residual = prior - basis[:, : self.n_inducing].square().sum(-1)
+        if self.has_unseen(elements):
+            residual = residual + self.unseen_features(features, elements).square().sum(-1)
+        return residual
+
+    def residual(self, features: Tensor, elements: Tensor, summed_basis: Tensor, graph: AtomicGraph) -> Tensor:
+        """Σ_ij k(h_i, h_j) − |Σ_i φ_i|² over the atoms of each structure, (n_structures,)."""
+        residual = features.new_zeros(graph.n_structures)
+        if self.stationary is not None:
+            explained = summed_basis[:, : self.n_inducing].square().sum(-1)
+            residual = self._pair_sum(features, elements, graph) - explained
+        if self.has_unseen(elements):
+            unseen = scatter_sum(self.unseen_features(features, elements), graph.structure_index, graph.n_structures)
+            residual = residual + unseen.square().sum(-1)
+        return residual
+
+    def node_slope_residual(self, features: Tensor, tangents: Tensor, elements: Tensor, slopes: Tensor) -> Tensor:
+        """Residual variance of the slope of each atom's own function, (c, n_atoms)."""
+        residual = tangents.new_zeros(tangents.shape[:2])
+        if self.stationary is not None:
+            at_zero = self.stationary.first_derivative(tangents.new_zeros(()))
+            scale = -2.0 * at_zero * torch.exp(2.0 * (self.log_scale - self.log_lengthscale))
+            residual = scale * tangents.square().sum(-1) - slopes[..., : self.n_inducing].square().sum(-1)
+        if self.has_unseen(elements):
+            residual = residual + self._unseen_slopes(features, tangents, elements).square().sum(-1)
+        return residual
+
+    def slope_residual(
+        self, features: Tensor, tangents: Tensor, elements: Tensor, summed_slopes: Tensor, graph: AtomicGraph
+    ) -> Tensor:
+        """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j − |Σ_i ∂φ_i|² over the atoms of each structure, (c, n_structures)."""
+        residual = features.new_zeros(tangents.shape[0], graph.n_structures)
+        if self.stationary is not None:
+            residual = self._slope_pair_sum(features, tangents, elements, graph)
+            residual = residual - summed_slopes[..., : self.n_inducing].square().sum(-1)
+        if self.has_unseen(elements):
+            slopes = self._unseen_slopes(features, tangents, elements)
+            unseen = slopes.new_zeros(len(slopes), graph.n_structures, slopes.shape[-1])
+            residual = residual + unseen.index_add(1, graph.structure_index, slopes).square().sum(-1)
+        return residual
+
+    def has_unseen(self, elements: Tensor) -> bool:
+        """Never in training."""
+        return not self.training and bool((elements == self.n_elements).any())
+
+    def unseen_features(self, features: Tensor, elements: Tensor) -> Tensor:
+        """Features of the linear part of atoms of unseen elements, to be weighed by w ~ N(0, 1), (n_atoms, d + 1)."""
+        if not self.linear:
+            return features.new_zeros(len(features), 1)
+        unseen = self.one_hot[elements][:, -1:]
+        return unseen * self.constants().linear_scale * self._linear_features(features)
+
+    def _unseen_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
+        if not self.linear:
+            return tangents.new_zeros(*tangents.shape[:2], 1)
+        unseen = self.one_hot[elements][:, -1:]
+        return unseen * self.constants().linear_scale * self._linear_slopes(features, tangents)
+
+    def _slope_pair_sum(self, features: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+        """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j of the stationary part, (c, n_structures)."""
+        assert self.stationary is not None
+        h, t, kind = graph.pad(features - self.center), graph.pad(tangents), graph.pad(self.one_hot[elements])
+        inverse = self.constants().inverse_length.square()
+        u = squared_distances(h, h) * inverse
+        same = kind @ kind.transpose(-1, -2)  # δ(e_i, e_j), 0 where there is no atom
+        first = -2.0 * inverse * same * self.stationary.first_derivative(u)
+        second = -4.0 * inverse.square() * same * self.stationary.second_derivative(u)
+        crossed = t @ h.transpose(-1, -2)  # t_i · h_j
+        own = crossed.diagonal(dim1=-2, dim2=-1)
+        along_first = own.unsqueeze(-1) - crossed  # t_i · (h_i − h_j)
+        along_second = crossed.transpose(-1, -2) - own.unsqueeze(-2)  # t_j · (h_i − h_j)
+        pairs = first * (t @ t.transpose(-1, -2)) + second * along_first * along_second
+        return self.constants().variance * pairs.sum((-1, -2))
+
+    def columns_of_elements(self) -> list[Tensor]:
+        """For each element the columns of φ in which its atoms may differ from zero."""
+        n_linear = (self.n_weights - self.n_inducing) // self.n_elements
+        linear = torch.arange(self.n_elements, device=self.center.device).repeat_interleave(n_linear)
+        owner = torch.cat([self.inducing_elements, linear])
+        return [(owner == element).nonzero().squeeze(-1) for element in range(self.n_elements)]
+
+    def fourier_features(self, features: Tensor, frequencies: Tensor, phases: Tensor) -> Tensor:
+        """s cos(ω·h/ℓ + b): with weights N(0, 2/D) a draw from the stationary prior, (n_atoms, D)."""
+        scaled = (features - self.center) @ frequencies.T * self.constants().inverse_length
+        return torch.exp(self.log_scale) * torch.cos(scaled + phases)
+
+    def constants(self) -> Constants:
+        return self._compute_constants() if self._in_use is None else self._in_use
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Within, constants are not differentiated, and computed only if a parameter has changed since last time."""
+        state = self.parameter_state()
+        if self._prepared is None or self._prepared[0] != state:
+            with torch.no_grad():
+                self._prepared = (state, self._compute_constants())
+        self._in_use = self._prepared[1]
+        try:
+            yield
+        finally:
+            self._in_use = None
+
+    def parameter_state(self) -> tuple[int, ...]:
+        """Changes with every change of a parameter, in place or not."""
+        tensors = (*self._parameters.values(), *self._buffers.values())
+        return tuple(number for t in tensors if t is not None for number in (t.data_ptr(), t._version))
+
+    def _compute_constants(self) -> Constants:
+        inverse_length = torch.exp(-self.log_lengthscale)
+        variance = torch.exp(2.0 * self.log_scale)
+        inducing = (self.inducing_points - self.center) * inverse_length
+        amplitude = variance * self.one_hot[:, self.inducing_elements]
+        identity = torch.eye(self.n_inducing, dtype=inducing.dtype, device=inducing.device)
+        whitening = identity
+        if self.stationary is not None:
+            value = self.stationary.value(squared_distances(inducing, inducing))
+            cholesky = torch.linalg.cholesky(value * amplitude[self.inducing_elements] + JITTER * variance * identity)
+            whitening = torch.linalg.solve_triangular(cholesky, identity, upper=False)
+        return Constants(
+            inverse_length=inverse_length,
+            variance=variance,
+            inducing=inducing,
+            squares=inducing.square().sum(-1),
+            amplitude=amplitude,
+            whitening=whitening,
+            linear_scale=variance if self.log_linear_scale is None else torch.exp(self.log_linear_scale),
+        )
+
+    def _distances(self, features: Tensor, constants: Constants) -> Tensor:
+        """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it."""
+        scaled = (features - self.center) * constants.inverse_length
+        products = scaled @ constants.inducing.T
+        return (scaled.square().sum(-1, keepdim=True) + constants.squares - 2.0 * products).clamp(min=0.0)
+
+    def _pair_sum(self, features: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+        """Σ_ij k(h_i, h_j) of the stationary part, in blocks of rows."""
+        assert self.stationary is not None
+        constants = self.constants()
+        h = graph.pad((features - self.center) * constants.inverse_length)
+        kind = graph.pad(self.one_hot[elements])  # zero where there is no atom
+        block = max(1, MAX_PAIRS // (h.shape[0] * h.shape[1]))
+        total = features.new_zeros(graph.n_structures)
+        for rows, kind_of_rows in zip(h.split(block, dim=1), kind.split(block, dim=1), strict=True):
+            same = kind_of_rows @ kind.transpose(-1, -2)  # δ(e_i, e_j)
+            total = total + (same * self.stationary.value(squared_distances(rows, h))).sum((-1, -2))
+        return constants.variance * total
+
+    def _linear_features(self, features: Tensor) -> Tensor:
+        """Activated embedding, scaled to a norm near one, and a one for the constant."""
+        activated = self.activation_scale * self.activation(features)
+        return torch.cat([activated, torch.ones_like(activated[..., :1])], dim=-1)
+
+    def _linear_slopes(self, features: Tensor, tangents: Tensor) -> Tensor:
+        def slope(tangent: Tensor) -> Tensor:
+            return torch.func.jvp(self._linear_features, (features,), (tangent,))[1]
+
+        return torch.func.vmap(slope)(tangents)
+
+    def _spread(self, values: Tensor, elements: Tensor) -> Tensor:
+        """Place an atom's values in the columns of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements · d)."""
+        known = self.one_hot[elements][..., : self.n_elements]
+        return (known.unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)

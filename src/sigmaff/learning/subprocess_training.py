@@ -1,0 +1,135 @@
+"""A training on several devices, as a command of its own.
+
+Lightning Fabric starts the helpers of a training by running the command of its process once more. That must not be the
+command of a campaign, so the training gets one: ``python -m sigmaff.learning JOB``. It tells how far it is by lines of
+JSON, and ends when the process that started it does.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sigmaff.errors import SigmaffError
+from sigmaff.files import atomic_write
+from sigmaff.models import Model
+from sigmaff.models.file import load, save
+from sigmaff.runs.stages import Listener, Warnings
+from sigmaff.training import EpochRecord
+
+JOB, MADE, LOG = "devices.json", "made.sigmaff", "devices.log"
+
+
+def on_devices(job: str, folder: Path, listener: Listener) -> tuple[Model, dict[str, Any]]:
+    """The model that the command makes of a job, and how it came to be."""
+    if not (folder / MADE).exists():
+        with atomic_write(folder / JOB, force=True) as temporary:
+            temporary.write_text(job, encoding="utf-8")
+        _run(folder, listener)
+    model = load(folder / MADE)
+    return model, dict(model.record)
+
+
+def _run(folder: Path, listener: Listener) -> None:
+    command = [sys.executable, "-m", "sigmaff.learning", str(folder / JOB)]
+    error = None
+    with (
+        (folder / LOG).open("w", encoding="utf-8") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, encoding="utf-8"
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            told = _told(line)
+            if "error" in told:
+                error = told["error"]
+            elif "call" in told:
+                _pass_on(told, listener)
+    if error is not None:
+        raise SigmaffError(error)
+    if process.returncode or not (folder / MADE).exists():
+        raise SigmaffError(f"the training on several devices ended without a model; {folder / LOG} may say why")
+
+
+def _told(line: str) -> dict[str, Any]:
+    """What a line tells; nothing of what libraries print."""
+    try:
+        content = json.loads(line)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _pass_on(told: dict[str, Any], listener: Listener) -> None:
+    arguments = told["arguments"]
+    if told["call"] == "epoch":
+        listener.epoch(EpochRecord(**arguments[0]))
+    else:
+        getattr(listener, told["call"])(*arguments)
+
+
+class Telling:
+    """A listener that writes what it hears to an open file, a line each.
+
+    Each with one call to the system, so that lines of several processes stay apart.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def error(self, text: str) -> None:
+        self._write({"error": text})
+
+    def warn(self, text: str) -> None:
+        self._call("warn", text)
+
+    def stage(self, text: str) -> None:
+        self._call("stage", text)
+
+    def advance(self, done: int, total: int) -> None:
+        self._call("advance", done, total)
+
+    def start(self, total_steps: int, done_steps: int) -> None:
+        self._call("start", total_steps, done_steps)
+
+    def step(self, epoch: int, step: int, loss: float) -> None:
+        self._call("step", epoch, step, loss)
+
+    def epoch(self, record: EpochRecord) -> None:
+        self._call("epoch", asdict(record))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._write({"call": name, "arguments": arguments})
+
+    def _write(self, content: dict[str, Any]) -> None:
+        os.write(self.descriptor, f"{json.dumps(content)}\n".encode())
+
+
+def command(path: Path, make: Callable[[str, Listener], tuple[Model, dict[str, Any]] | None]) -> int:
+    """The training of a job file, in this process or as its helper; an exit code."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    is_helper = "LOCAL_RANK" in os.environ  # Fabric sets it for those it starts
+    telling = Telling(sys.stdout.fileno())
+    try:
+        made = make(path.read_text(encoding="utf-8"), Warnings() if is_helper else telling)
+    except SigmaffError as error:
+        telling.error(str(error))
+        return 1
+    if made is not None:
+        model, record = made
+        model.record = record
+        save(model, path.parent / MADE, force=True)
+    return 0
+
+
+def _end_with_parent() -> None:
+    """The other end of standard input is held open by who started this, and closed when that ends, however it does."""
+    while os.read(sys.stdin.fileno(), 1):  # not through sys.stdin, whose lock would be held as Python shuts down
+        pass
+    os._exit(1)

@@ -1,0 +1,107 @@
+"""Monte Carlo dropout: predictions with dropout on, as if each were another network (Gal and Ghahramani, 2016)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from sigmaff.errors import ConfigError
+from sigmaff.graph import AtomicGraph, batch_graphs
+from sigmaff.models.combine import combine
+from sigmaff.models.model import Model
+from sigmaff.models.potential import Potential
+from sigmaff.models.prediction import ForcesStd, Prediction, concatenate, split_prediction
+
+MAX_PAIRS = 20_000
+"""Pairs of atoms in one batched pass, roughly: more would not be faster."""
+
+
+class MonteCarloDropoutConfig(BaseModel):
+    """How a potential with dropout is sampled."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n_samples: int = Field(default=5, ge=2, le=1000, description="predictions, each with other units dropped")
+    seed: int = Field(default=0, ge=0, description="of each call: the same structures give the same answer")
+
+
+class MonteCarloDropout(Model):
+    """Mean and spread of a potential's predictions with dropout on.
+
+    Every call starts from the same seed, so in a simulation the energy is one function of the positions: the masks of
+    a structure follow from its place in the batch, and from nothing else.
+    """
+
+    def __init__(self, potential: Potential, config: MonteCarloDropoutConfig) -> None:
+        super().__init__()
+        if not any(module.p > 0 for module in _dropouts(potential)):
+            raise ConfigError(
+                "Monte Carlo dropout needs a network that was trained with dropout: this one has a rate of 0; "
+                "train one with backbone.dropout above 0"
+            )
+        self.potential = potential
+        self.config = config
+        self.train(potential.training)
+
+    @property
+    def cutoff(self) -> float:
+        return self.potential.cutoff
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        return self.potential.elements
+
+    @property
+    def kind(self) -> Literal["epistemic", "total"]:
+        return "epistemic" if self.potential.kind in (None, "epistemic") else "total"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.potential.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.potential.device
+
+    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+        """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""
+        n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
+        n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))
+        samples: list[Prediction] = []
+        with _own_random_numbers(self.config.seed, self.device), _dropping(self.potential):
+            while len(samples) < n_samples:
+                n = min(n_at_once, n_samples - len(samples))
+                together = batch_graphs([graph] * n)
+                prediction = self.potential.compute(together, "none", unseen_elements=unseen_elements)
+                parts = split_prediction(prediction, together)
+                size = graph.n_structures
+                samples += [concatenate(parts[k * size : (k + 1) * size]) for k in range(n)]
+        return combine(samples, "mc dropout", forces_std)
+
+
+def _dropouts(module: nn.Module) -> Iterator[_DropoutNd]:
+    return (part for part in module.modules() if isinstance(part, _DropoutNd))
+
+
+@contextmanager
+def _dropping(module: nn.Module) -> Iterator[None]:
+    """Dropout as in training, and nothing else as in training."""
+    before = [(part, part.training) for part in _dropouts(module)]
+    for part, _ in before:
+        part.training = True
+    try:
+        yield
+    finally:
+        for part, mode in before:
+            part.training = mode
+
+
+@contextmanager
+def _own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

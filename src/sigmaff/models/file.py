@@ -1,0 +1,265 @@
+"""The model file: one safetensors file whose metadata is JSON. Loading it reads numbers and runs no code."""
+
+import json
+import math
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from ase.data import chemical_symbols
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sigmaff.backbones import build_backbone
+from sigmaff.data import DatasetStatistics
+from sigmaff.errors import ConfigError, DataError, ModelFileError
+from sigmaff.files import atomic_write
+from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
+from sigmaff.models.ensemble import Ensemble
+from sigmaff.models.model import Model
+from sigmaff.models.potential import Potential, PotentialConfig
+from sigmaff.models.prediction import Calibration
+
+FORMAT_VERSION = 2
+METADATA_KEY = "sigmaff"
+MAX_MEMBERS = 1000
+MAX_DRAWS = 2**27
+"""Random numbers behind sampled force σ (a gigabyte); they follow from the description, not from the file's size."""
+
+
+class Part(BaseModel):
+    """A potential without its tensors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    config: PotentialConfig
+    statistics: DatasetStatistics
+
+    @field_validator("statistics")
+    @classmethod
+    def _usable_statistics(cls, statistics: DatasetStatistics) -> DatasetStatistics:
+        elements, references = statistics.elements, statistics.reference_energies
+        if list(elements) != sorted(set(elements)) or not all(0 < z < len(chemical_symbols) for z in elements):
+            raise ValueError("elements are not increasing atomic numbers")
+        if set(references) != set(elements) or not all(map(math.isfinite, references.values())):
+            raise ValueError("reference energies are not one finite number for each element")
+        if not 0 < statistics.scale < math.inf or not 0 <= statistics.mean_neighbors < math.inf:
+            raise ValueError("scale or mean_neighbors is not a positive finite number")
+        return statistics
+
+
+class Header(Part):
+    """What a model file says about itself, beside its tensors: a potential, and what is made of it."""
+
+    format: Literal["sigmaff"] = "sigmaff"
+    format_version: int = Field(default=FORMAT_VERSION, ge=1, le=FORMAT_VERSION)
+    library_version: str
+    energy_calibration: Calibration | None
+    forces_calibration: Calibration | None
+    record: dict[str, Any]
+    mc_dropout: MonteCarloDropoutConfig | None = None
+    other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
+
+    @property
+    def parts(self) -> list[Part]:
+        return [self, *self.other_members]
+
+    @field_validator("energy_calibration", "forces_calibration")
+    @classmethod
+    def _usable_calibration(cls, calibration: Calibration | None) -> Calibration | None:
+        if calibration is None:
+            return None
+        if not 0 < calibration.scale < math.inf or calibration.n_samples < 0:
+            raise ValueError("the factor of σ is not a positive finite number")
+        coverages, multipliers = calibration.coverages or (), calibration.multipliers or ()
+        if len(coverages) != len(multipliers):
+            raise ValueError("coverages and multipliers are not of one length")
+        if not _increasing(coverages, 1.0) or not _increasing(multipliers, math.inf):
+            raise ValueError("coverages or multipliers do not increase from 0")
+        return calibration
+
+
+def _increasing(knots: tuple[float, ...], limit: float) -> bool:
+    """Each at least its predecessor, the first at least 0, the last below the limit; false where one is NaN."""
+    return all(low <= high < limit for low, high in zip((0.0, *knots), knots, strict=False))
+
+
+def save(model: Model, path: Path | str, *, force: bool = False) -> None:
+    """Write a model with its configuration, statistics, calibrations and record, whole or not at all."""
+    potentials = _potentials(model)
+    header = Header(
+        library_version=version("sigmaff"),
+        config=potentials[0].config,
+        statistics=potentials[0].statistics,
+        energy_calibration=model.energy_calibration,
+        forces_calibration=model.forces_calibration,
+        record=model.record,
+        mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
+        other_members=[Part(config=other.config, statistics=other.statistics) for other in potentials[1:]],
+    )
+    tensors = {
+        _prefix(number) + name: value.detach().cpu().contiguous()
+        for number, potential in enumerate(potentials)
+        for name, value in potential.state_dict().items()
+    }
+    with atomic_write(Path(path), force=force) as temporary:
+        save_file(tensors, temporary, metadata={METADATA_KEY: header.model_dump_json()})
+
+
+def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
+    """Read a model, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
+    path = Path(path)
+    header, tensors = _read(path)
+    potentials = [
+        _build(path, part, own) for part, own in zip(header.parts, _by_member(path, header, tensors), strict=True)
+    ]
+    model = _assemble(path, header, potentials)
+    model.energy_calibration = header.energy_calibration
+    model.forces_calibration = header.forces_calibration
+    model.record = header.record
+    return _moved(model, device).eval().requires_grad_(False)
+
+
+def load_potential(path: Path | str, *, device: torch.device | str = "cpu") -> Potential:
+    """Read a model that must be a single potential."""
+    model = load(path, device=device)
+    if not isinstance(model, Potential):
+        raise ModelFileError(f"{path}: a single potential is needed here; this is an ensemble, or sampled with dropout")
+    return model
+
+
+def _potentials(model: Model) -> list[Potential]:
+    if isinstance(model, Ensemble):
+        return model.potentials
+    if isinstance(model, MonteCarloDropout):
+        return [model.potential]
+    if isinstance(model, Potential):
+        return [model]
+    raise TypeError(f"a {type(model).__name__} has no file format")
+
+
+def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
+    try:
+        if len(potentials) > 1:
+            return Ensemble(potentials)
+        return potentials[0] if header.mc_dropout is None else MonteCarloDropout(potentials[0], header.mc_dropout)
+    except ConfigError as error:
+        raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
+
+
+def _prefix(number: int) -> str:
+    """Before the names of the tensors of a member."""
+    return "" if number == 0 else f"member{number}."
+
+
+def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+    """The tensors of each potential, under its own names."""
+    parts: list[dict[str, Tensor]] = [{} for _ in header.parts]
+    for name, tensor in tensors.items():
+        first, _, rest = name.partition(".")
+        number = int(first.removeprefix("member")) if re.fullmatch(r"member[1-9][0-9]{0,3}", first) else 0
+        if number >= len(parts):
+            raise ModelFileError(f"{path}: damaged: tensors missing or not of this model: {name}")
+        parts[number][rest if number else name] = tensor
+    return parts
+
+
+def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
+    dtype = _check_tensors(path, part, tensors)
+    _check_draws(path, part)
+    potential = Potential(part.config, part.statistics)
+    potential.set_precision(dtype)
+    potential.load_state_dict(tensors)
+    if damage := potential.head.find_damage():
+        raise ModelFileError(f"{path}: damaged: {damage}")
+    return potential
+
+
+def read_header(path: Path | str) -> Header:
+    """What a model file says about itself, without building the model."""
+    return _read(Path(path))[0]
+
+
+def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
+    if not path.is_file():
+        raise ModelFileError(f"{path}: there is no such model file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = (file.metadata() or {}).get(METADATA_KEY)
+            if metadata is None:
+                raise ModelFileError(f"{path}: not a sigmaff model (a safetensors file of another program)")
+            header = _parse(path, metadata)
+            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(f"{path}: not a sigmaff model, or a damaged one ({error})") from None
+
+
+def _parse(path: Path, metadata: str) -> Header:
+    try:
+        content = json.loads(metadata)
+        found = content.get("format_version") if isinstance(content, dict) else None
+    except (ValueError, RecursionError):
+        raise ModelFileError(f"{path}: its description is not readable; the file is damaged") from None
+    if isinstance(found, int | float) and found > FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path}: written in model format {found} by sigmaff {content.get('library_version')}; this is sigmaff "
+            f"{version('sigmaff')}, which reads formats up to {FORMAT_VERSION}: install that version or a newer one"
+        )
+    try:
+        return Header.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
+        raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
+
+
+def _check_draws(path: Path, part: Part) -> None:
+    """Refuse a description that takes memory out of proportion to the tensors, which are known to fit it."""
+    head, n_elements = part.config.head, len(part.statistics.elements)
+    with torch.device("meta"):
+        embedding = build_backbone(part.config.backbone, part.statistics.elements, 1.0).embedding
+    if head.n_draws(embedding.n_features, n_elements) > MAX_DRAWS:
+        raise ModelFileError(
+            f"{path}: its description ({head.name} with {n_elements} elements) would take more memory for random "
+            "numbers than any model has use for; the file is damaged"
+        )
+
+
+def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
+    """Names, shapes, types and values, before memory is taken on the word of the description. The network's type."""
+    dtype = torch.float64 if _is_double(tensors) else torch.float32
+    try:
+        with torch.device("meta"):
+            settings = part.config.model_copy(update={"head": part.config.head.without_draws()})
+            potential = Potential(settings, part.statistics)
+            potential.set_precision(dtype)
+            expected = potential.state_dict()
+    except DataError as error:
+        raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
+    if missing := sorted(expected.keys() ^ tensors.keys()):
+        raise ModelFileError(f"{path}: damaged: tensors missing or not of this model: {', '.join(missing[:5])}")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
+            raise ModelFileError(
+                f"{path}: damaged: {name} is {tensor.dtype} {tuple(tensor.shape)}, "
+                f"its description needs {expected[name].dtype} {tuple(expected[name].shape)}"
+            )
+        if not torch.isfinite(tensor).all():
+            raise ModelFileError(f"{path}: damaged: {name} holds values that are not finite numbers")
+    return dtype
+
+
+def _is_double(tensors: dict[str, Tensor]) -> bool:
+    return any(tensor.dtype == torch.float64 for name, tensor in tensors.items() if name.startswith("backbone."))
+
+
+def _moved(model: Model, device: torch.device | str) -> Model:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = next(iter(str(error).splitlines()), "no reason given")
+        raise ConfigError(f"the device {str(device)!r} cannot be used ({reason}); cpu always can") from None

@@ -1,0 +1,242 @@
+"""A potential: backbone + head + scaling. The only place where normalised and physical units meet."""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from ase.data import chemical_symbols
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
+from sigmaff.data import DatasetStatistics
+from sigmaff.errors import DataError
+from sigmaff.graph import AtomicGraph, Labels
+from sigmaff.graph.ops import scatter_sum
+from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
+from sigmaff.models.force_std import forces_variance, virial_variance
+from sigmaff.models.model import Model
+from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
+
+
+class PotentialConfig(BaseModel):
+    """What a potential is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: BackboneConfig = Field(default=SchNetConfig(), description="the network that embeds atoms")
+    head: HeadConfig = Field(default=LNKConfig(), description="the readout of energies and their σ")
+
+
+class Potential(Model):
+    """E = Σ_i E₀(z_i) + scale · Σ_i head(backbone(graph))_i, F = −∂E/∂positions.
+
+    The network runs in its own precision (float32 unless cast with ``set_precision``); reference energies and the
+    head's Gaussian-process algebra stay in float64.
+    """
+
+    def __init__(self, config: PotentialConfig, statistics: DatasetStatistics) -> None:
+        super().__init__()
+        self.config = config
+        self.statistics = statistics
+        self.backbone = build_backbone(config.backbone, statistics.elements, statistics.mean_neighbors)
+        if statistics.elements and statistics.elements[-1] > self.backbone.max_atomic_number:
+            raise DataError(
+                f"the data hold {chemical_symbols[statistics.elements[-1]]}; {config.backbone.name} knows elements up "
+                f"to {chemical_symbols[self.backbone.max_atomic_number]}"
+            )
+        self.head = build_head(config.head, self.backbone.embedding, statistics.elements)
+        self._references = _reference_table(statistics)
+        self._anchor: Tensor
+        self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
+
+    @property
+    def cutoff(self) -> float:
+        return self.backbone.cutoff
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        return self.statistics.elements
+
+    @property
+    def kind(self) -> Literal["epistemic", "aleatoric", "total"] | None:
+        return self.head.kind
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._anchor.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._anchor.device
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Cast the network, and not the float64 algebra of the head."""
+        self.backbone.to(dtype)
+        self.head.set_precision(dtype)
+        self._anchor = self._anchor.to(dtype)
+
+    def with_head(self, config: HeadConfig) -> "Potential":
+        """A copy of the backbone under another head, which takes over the last linear map of a deterministic one."""
+        other = Potential(self.config.model_copy(update={"head": config}), self.statistics)
+        other.set_precision(self.dtype)
+        other.to(self.device).train(self.training)
+        other.backbone.load_state_dict(self.backbone.state_dict())
+        if isinstance(self.head, Deterministic):
+            other.head.take_readout(self.head.linear)
+        return other
+
+    def forward(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
+        """Energy distribution and forces (n_atoms, 3), normalised, differentiable in the parameters."""
+
+        def energy(positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            distribution, _ = self._distribution(graph.with_positions(positions))
+            return distribution.mean.sum(), distribution.tensors()
+
+        gradient, (_, parts) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
+        return self.head.distribution(**parts), -gradient
+
+    def forward_with_virial(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor]:
+        """As ``forward``, and the symmetric derivative of the energies by strain, (n_structures, 3, 3)."""
+
+        def energy(positions: Tensor, strain: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            distribution, _ = self._distribution(_strained(graph.with_positions(positions), strain))
+            return distribution.mean.sum(), distribution.tensors()
+
+        strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
+        slopes = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
+        (gradient, virial), (_, parts) = slopes(graph.positions, strain)
+        return self.head.distribution(**parts), -gradient, 0.5 * (virial + virial.transpose(1, 2))
+
+    def normalised_virial(self, graph: AtomicGraph, stress: Tensor) -> Tensor:
+        """The derivative of the energy by strain that these stresses (eV/Å³) stand for, as the network sees it."""
+        if graph.cell is None:
+            raise DataError("a stress belongs to a periodic cell; these structures have none")
+        return (stress * torch.linalg.det(graph.cell).abs()[:, None, None] / self.statistics.scale).to(self.dtype)
+
+    def normalised_targets(self, graph: AtomicGraph, labels: Labels) -> tuple[Tensor | None, Tensor | None]:
+        """Energies and forces as the network sees them; references are subtracted in float64."""
+        energy = forces = None
+        if labels.energy is not None:
+            self._require_known(graph)
+            references = _summed(self._node_references(graph), graph)
+            energy = ((labels.energy - references) / self.statistics.scale).to(self.dtype)
+        if labels.forces is not None:
+            forces = (labels.forces / self.statistics.scale).to(self.dtype)
+        return energy, forces
+
+    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+        graph = self.prepare(graph, unseen_elements=unseen_elements)
+        with self.head.prepared():
+            distribution, features, forces, virial = self.derivatives(graph)
+            variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
+            node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
+            stress_variance = None
+            if how in ("exact", "sampled") and graph.cell is not None:
+                stress_variance = virial_variance(self.backbone, self.head, graph, features)
+        scale = self.statistics.scale
+        prediction = self.in_physical_units(graph, distribution, forces, virial)
+        return replace(
+            prediction,
+            forces_std=_std(variance, scale),
+            node_energy_std=_std(node_variance, scale),
+            stress_std=_stress_std(stress_variance, graph.cell, scale),
+            provenance=replace(prediction.provenance, forces_std=how),
+        )
+
+    def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
+        """The graph on the model's device, in its precision, with what the backbone needs; all its elements known."""
+        if not unseen_elements:
+            self._require_known(graph)
+        return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
+
+    def in_physical_units(
+        self, graph: AtomicGraph, distribution: EnergyDistribution, forces: Tensor, virial: Tensor | None
+    ) -> Prediction:
+        """Normalised energies, forces and strain derivatives as a prediction without σ of forces, stress and atoms."""
+        scale, references = self.statistics.scale, self._node_references(graph)
+        if distribution.node_mean is None:
+            node_energy = None
+            energy = _summed(references, graph) + scale * distribution.mean.double()
+        else:
+            node_energy = references + scale * distribution.node_mean.double()
+            energy = _summed(node_energy, graph)
+        return Prediction(
+            energy=energy,
+            forces=scale * forces,
+            node_energy=node_energy,
+            energy_std=_std(distribution.variance, scale),
+            stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell),
+            provenance=Provenance(method=self.head.method, kind=self.head.kind, covariance=self.head.covariance),
+        )
+
+    def _distribution(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
+        features = self.backbone(graph)
+        return self.head(features, graph), features
+
+    def derivatives(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None]:
+        """Distribution, embeddings, forces, and the derivative by strain of the energy of periodic structures."""
+
+        with torch.enable_grad():
+            positions = graph.positions.detach().requires_grad_()
+            moved, inputs = graph.with_positions(positions), [positions]
+            if graph.cell is not None:
+                inputs.append(torch.zeros_like(graph.cell).requires_grad_())
+                moved = _strained(moved, inputs[1])
+            distribution, features = self._distribution(moved)
+            gradient, *virial = torch.autograd.grad(distribution.mean.sum(), inputs)
+        symmetric = 0.5 * (virial[0] + virial[0].transpose(1, 2)) if virial else None
+        return distribution.detached(), features.detach(), -gradient, symmetric
+
+    def _node_references(self, graph: AtomicGraph) -> Tensor:
+        """Reference energy of each atom, eV, float64; 0 for an element that has none."""
+        return self._references.nan_to_num().to(graph.atomic_numbers.device)[graph.atomic_numbers]
+
+    def _require_known(self, graph: AtomicGraph) -> None:
+        unseen = self._references.isnan().to(graph.atomic_numbers.device)[graph.atomic_numbers]
+        if unseen.any():
+            atom = int(unseen.nonzero()[0])
+            raise DataError(
+                f"atom {atom - int((graph.structure_index < graph.structure_index[atom]).sum())} of structure "
+                f"{int(graph.structure_index[atom])} is {chemical_symbols[int(graph.atomic_numbers[atom])]}, "
+                f"an element this model was not trained on (it knows "
+                f"{', '.join(chemical_symbols[z] for z in self.statistics.elements)}); "
+                "train on structures that contain it, or leave the structure out"
+            )
+
+
+def _reference_table(statistics: DatasetStatistics) -> Tensor:
+    """Reference energies by atomic number; NaN marks elements the model has not seen."""
+    table = torch.full((len(chemical_symbols),), torch.nan, dtype=torch.float64, device="cpu")
+    for number in statistics.elements:
+        table[number] = statistics.reference_energies[number]
+    return table
+
+
+def _summed(values: Tensor, graph: AtomicGraph) -> Tensor:
+    return scatter_sum(values, graph.structure_index, graph.n_structures)
+
+
+def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
+    """Positions and periodic images deformed by x -> x (1 + ε), with one strain per structure."""
+    of_pair = graph.structure_index[graph.pair_index[0]]
+    return replace(
+        graph,
+        positions=graph.positions + torch.einsum("na,nab->nb", graph.positions, strain[graph.structure_index]),
+        pair_shift=graph.pair_shift + torch.einsum("pa,pab->pb", graph.pair_shift, strain[of_pair]),
+    )
+
+
+def _volume(cell: Tensor) -> Tensor:
+    """(n_structures, 1, 1); NaN for a structure without a cell, whose stress does not exist."""
+    volume = torch.linalg.det(cell).abs()
+    return torch.where(volume > 0, volume, torch.nan)[:, None, None]
+
+
+def _stress_std(variance: Tensor | None, cell: Tensor | None, scale: float) -> Tensor | None:
+    std = _std(variance, scale)
+    return None if std is None or cell is None else std / _volume(cell)
+
+
+def _std(variance: Tensor | None, scale: float) -> Tensor | None:
+    return None if variance is None else scale * variance.clamp(min=0.0).sqrt()

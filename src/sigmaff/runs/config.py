@@ -1,0 +1,107 @@
+"""The settings of a run."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
+from sigmaff.evaluation import CalibrationMethod
+from sigmaff.heads import HEADS, LNKConfig
+from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
+from sigmaff.training import TrainingConfig
+
+
+class DataConfig(BaseModel):
+    """Which structures to learn from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: DataSource = Field(description="the labelled structures: a path, or a path and how to read it")
+    split: SplitConfig = Field(default=SplitConfig(), description="which of them train, validate and test")
+    reference_energies: ReferenceEnergies = Field(
+        default="least_squares",
+        description="energy of each element: least_squares, isolated_atoms, or values in eV by symbol",
+    )
+
+
+class OtherStructures(BaseModel):
+    """Structures of another kind than a model is trained on, which its σ should tell apart."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: DataSource = Field(description="the structures: a path, or a path and how to read it; labels are optional")
+    n_structures: int | None = Field(default=1000, ge=1, description="how many are drawn at random; null is all")
+    seed: int = Field(default=0, ge=0, description="of the draw")
+
+
+class EnsembleConfig(BaseModel):
+    """How many potentials are trained, and on what."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(default=5, ge=2, le=1000, description="members, each from its own seed")
+    bootstrap: bool = Field(
+        default=False, description="train each on as many structures drawn with replacement from the training set"
+    )
+
+
+class RunConfig(BaseModel):
+    """A whole training run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: DataConfig = Field(description="which structures to learn from")
+    model: PotentialConfig = Field(default=PotentialConfig(), description="what to train")
+    training: TrainingConfig = Field(default=TrainingConfig(), description="how to train the backbone")
+    head_training: TrainingConfig | None = Field(
+        default=None,
+        description="how to train a head on the trained backbone; null is as the backbone, which itself, where it is "
+        "trained further, takes a tenth of its learning rate",
+    )
+    backbone_from: Path | None = Field(
+        default=None,
+        description="a model file with a deterministic head: its backbone is taken, and none is trained from scratch; "
+        "for heads that come after the backbone",
+    )
+    ensemble: EnsembleConfig | None = Field(default=None, description="train several and predict with all; null one")
+    mc_dropout: MonteCarloDropoutConfig | None = Field(
+        default=None, description="predict with dropout on, several times; needs model.backbone.dropout; null once"
+    )
+    calibration: Literal[CalibrationMethod, "none"] = Field(
+        default="auto",
+        description="how σ is calibrated on the validation structures; auto learns the shape of the errors where there "
+        "are 2000 of them, and one factor otherwise",
+    )
+    ood: dict[str, OtherStructures] = Field(
+        default={}, description="sets of other structures, by name, that σ of the finished model is tested on"
+    )
+    output: Path = Field(default=Path("run"), description="directory of checkpoints, logs, model and metrics")
+    seed: int = Field(default=0, ge=0, description="of initial weights and of the order of batches")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Contradictions are said before hours of training, not after."""
+        head = self.model.head
+        if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.mean == "constant":
+            raise ValueError(
+                "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
+            )
+        if self.backbone_from is not None and head.trained == "with_backbone":
+            raise ValueError(
+                f"backbone_from: the {head.name} head is trained with its backbone from scratch; leave it out"
+            )
+        if self.ensemble is not None and (self.mc_dropout is not None or self.backbone_from is not None):
+            raise ValueError("ensemble goes neither with mc_dropout nor with backbone_from; choose one")
+        if self.ensemble is not None and self.training.devices * self.training.n_nodes > 1:
+            raise ValueError(
+                "ensemble: on several devices train the members one by one, and join them with 'sigmaff ensemble'"
+            )
+        if self.mc_dropout is not None and getattr(self.model.backbone, "dropout", 0.0) == 0.0:
+            raise ValueError("mc_dropout needs a network with dropout: set model.backbone.dropout above 0")
+        return self
+
+    @property
+    def has_std(self) -> bool:
+        sampled = self.ensemble is not None or self.mc_dropout is not None
+        return sampled or HEADS[self.model.head.name].kind is not None

@@ -1,0 +1,168 @@
+"""Every method by name: what to train, what to predict with, and what to expect of its σ."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from sigmaff.backbones import BackboneConfig, CoordinatesConfig, DescriptorConfig
+from sigmaff.data import DatasetStatistics
+from sigmaff.heads import (
+    HEADS,
+    DeterministicConfig,
+    EvidentialConfig,
+    GMDNConfig,
+    GPConfig,
+    Head,
+    HeadConfig,
+    LatentDistanceConfig,
+    LLPRConfig,
+    LNKConfig,
+    ShallowEnsembleConfig,
+    SVGPConfig,
+)
+from sigmaff.models import MonteCarloDropoutConfig, Potential, PotentialConfig
+from sigmaff.runs.config import EnsembleConfig, RunConfig
+
+Growth = Literal["n", "√n", "not by n"]
+"""How σ of the energy grows with n far copies of a structure."""
+
+
+DETERMINISTIC = DeterministicConfig()
+FOUR_ELEMENTS = DatasetStatistics(
+    elements=(1, 6, 7, 8),
+    reference_energies={1: 0.0, 6: 0.0, 7: 0.0, 8: 0.0},
+    scale=1.0,
+    mean_neighbors=1.0,
+    n_structures=1,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How a method departs from a run: its head, and what is done with the potential."""
+
+    title: str  # as the literature has it
+    head: HeadConfig = DETERMINISTIC
+    backbone: BackboneConfig | None = None  # None: that of the run
+    dropout: float = 0.0  # of the backbone
+    ensemble: EnsembleConfig | None = None
+    mc_dropout: MonteCarloDropoutConfig | None = None
+    sampled_from: str | None = None  # a method whose trained model this one only samples
+    growth: Growth
+
+    @property
+    def takes_backbone(self) -> bool:
+        """Whether it needs no backbone of its own from scratch where a trained one is at hand."""
+        return self.head.trained != "with_backbone" and self.backbone is None
+
+    @property
+    def n_trainings(self) -> int:
+        """Backbones that it trains, where none is at hand."""
+        if self.backbone is not None and not self.trains_head:
+            return 0
+        return 1 if self.ensemble is None else self.ensemble.size
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether its head is trained in a loop, on a backbone that was trained before."""
+        return self.head.trained in ("from_backbone", "after_backbone")
+
+    @property
+    def n_passes(self) -> int:
+        """Passes through a network for energies, forces and their σ of energy."""
+        if self.ensemble is not None:
+            return self.ensemble.size
+        return 1 if self.mc_dropout is None else self.mc_dropout.n_samples
+
+    @property
+    def has_members(self) -> bool:
+        return self.ensemble is not None or self.mc_dropout is not None
+
+    @property
+    def has_energy_std(self) -> bool:
+        return self.has_members or HEADS[self.head.name].kind is not None
+
+    @property
+    def has_forces_std(self) -> bool:
+        return self.has_members or bool(HEADS[self.head.name].forces_ways)
+
+    @property
+    def has_node_std(self) -> bool:
+        return self.has_members or HEADS[self.head.name].node_variance is not Head.node_variance
+
+    def n_parameters(self, backbone: BackboneConfig) -> int:
+        """Of all networks and heads, on this backbone where the method has none of its own, for four elements."""
+        config = PotentialConfig(backbone=self.backbone or backbone, head=self.head.without_draws())
+        with torch.device("meta"):
+            potential = Potential(config, FOUR_ELEMENTS)
+        n_members = 1 if self.ensemble is None else self.ensemble.size
+        return n_members * sum(parameter.numel() for parameter in potential.parameters())
+
+    def settings(self, run: RunConfig) -> RunConfig:
+        """The run, with this method in place of its own; settings of the run's head hold where it is the same head."""
+        backbone, head = self.backbone or run.model.backbone, self.head
+        if run.model.head.name == head.name and run.model.head.trained == head.trained:
+            head = run.model.head
+        if self.dropout > 0:
+            backbone = backbone.model_copy(update={"dropout": self.dropout})
+        changes = {
+            "model": run.model.model_copy(update={"backbone": backbone, "head": head}),
+            "ensemble": self.ensemble,
+            "mc_dropout": self.mc_dropout,
+            "head_training": run.head_training if self.trains_head else None,
+            "backbone_from": None,
+        }
+        return run.model_copy(update=changes)
+
+
+PAPERS_LNK = LNKConfig(kernel="rbf", mean="constant", covariance="diagonal", fit="variational", freeze_backbone=False)
+
+METHODS: dict[str, Method] = {
+    "backbone": Method(title="backbone alone", growth="not by n"),
+    "ensemble": Method(title="deep ensemble", ensemble=EnsembleConfig(size=5), growth="n"),
+    "mc_dropout": Method(
+        title="Monte Carlo dropout", dropout=0.2, mc_dropout=MonteCarloDropoutConfig(n_samples=5), growth="not by n"
+    ),
+    "evidential": Method(title="evidential regression", head=EvidentialConfig(), growth="not by n"),
+    "gmdn": Method(title="graph mixture density network", head=GMDNConfig(), growth="not by n"),
+    "gp": Method(
+        title="exact GP, hand-crafted descriptor",
+        head=GPConfig(),
+        backbone=DescriptorConfig(),
+        growth="not by n",
+    ),
+    "svgp": Method(
+        title="sparse variational GP, raw coordinates",
+        head=SVGPConfig(),
+        backbone=CoordinatesConfig(n_atoms=32),
+        growth="not by n",
+    ),
+    "svgp_dkl": Method(title="SVGP with a deep kernel", head=SVGPConfig(), growth="not by n"),
+    "lnk": Method(title="LNK, end to end with dropout", head=PAPERS_LNK, dropout=0.05, growth="√n"),
+    "mcd_lnk": Method(
+        title="LNK with dropout at prediction",
+        head=PAPERS_LNK,
+        dropout=0.05,
+        mc_dropout=MonteCarloDropoutConfig(n_samples=5),
+        sampled_from="lnk",
+        growth="not by n",
+    ),
+    "fixed_lnk_variational": Method(
+        title="fixed-LNK, variational",
+        head=PAPERS_LNK.model_copy(update={"freeze_backbone": True}),
+        growth="√n",
+    ),
+    "fixed_lnk": Method(title="fixed-LNK, closed form", head=LNKConfig(), growth="n"),
+    "llpr": Method(title="last-layer prediction rigidity", head=LLPRConfig(), growth="n"),
+    "shallow_ensemble": Method(title="last-layer ensemble", head=ShallowEnsembleConfig(), growth="n"),
+    "latent_knn": Method(
+        title="latent distance, nearest neighbours", head=LatentDistanceConfig(distance="knn"), growth="n"
+    ),
+    "latent_mahalanobis": Method(
+        title="latent distance, Mahalanobis", head=LatentDistanceConfig(distance="mahalanobis"), growth="n"
+    ),
+    "latent_mixture": Method(
+        title="latent distance, Gaussian mixture", head=LatentDistanceConfig(distance="mixture"), growth="n"
+    ),
+}

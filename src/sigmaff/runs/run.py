@@ -1,0 +1,108 @@
+"""One run: labelled structures in, a calibrated force field out, in a directory that can be taken up again."""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sigmaff.data import read_structures
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.evaluation import Evaluation, Summary, summarize
+from sigmaff.evaluation.datasets import calibrate, evaluate_on, foreign_dataset
+from sigmaff.files import refuse_overwrite, write_json
+from sigmaff.models import Model
+from sigmaff.models.file import save
+from sigmaff.runs.config import OtherStructures, RunConfig
+from sigmaff.runs.data import RunData, load_data
+from sigmaff.runs.record import check_unchanged, record_of
+from sigmaff.runs.stages import Listener, Make, make_model
+
+OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
+"""Beginnings of the keys of a summary that compare two sets of structures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    model_path: Path
+    metrics: Summary | None  # of the test structures
+    already_done: bool = False
+
+
+def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
+    """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
+    if config.head_training is not None and config.model.head.trained not in ("from_backbone", "after_backbone"):
+        raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
+    return run_with(partial(make_model, force=force), config, listener, force=force)
+
+
+def run_with(make: Make, config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
+    """The same, with a model that comes about in another way."""
+    model_path = config.output / "model.sigmaff"
+    if model_path.exists() and not force:
+        return _finished(config, model_path)
+    _refuse_foreign_files(config.output, force)
+    listener.stage(f"reading {config.data.source.path}")
+    data = load_data(config)
+    started = time.monotonic()
+    made = make(config, data, listener)
+    if made is None:
+        return None
+    model, record = made
+    metrics = _calibrate_and_test(config, model, data, listener, record)
+    record["seconds"] = time.monotonic() - started
+    model.record = record_of(config, data.split, record)
+    save(model, model_path, force=force)
+    if metrics is not None:
+        write_json(config.output / "metrics.json", metrics, force=True)
+    return RunResult(model_path=model_path, metrics=metrics)
+
+
+def _finished(config: RunConfig, model_path: Path) -> RunResult:
+    """A run that is over is not run again, unless it was another run."""
+    record = check_unchanged(config, model_path)
+    metrics, metrics_path = record.get("metrics"), config.output / "metrics.json"
+    if metrics is not None and not metrics_path.exists():  # killed just before its last file
+        write_json(metrics_path, metrics)
+    return RunResult(model_path=model_path, metrics=metrics, already_done=True)
+
+
+def _refuse_foreign_files(directory: Path, force: bool) -> None:
+    """Files that a run would write and that no run of this directory has written."""
+    if not any(directory.glob("**/checkpoint.safetensors")):
+        for name in ("backbone.sigmaff", "metrics.json"):
+            refuse_overwrite(directory / name, force)
+
+
+def _calibrate_and_test(
+    config: RunConfig, model: Model, data: RunData, listener: Listener, record: dict[str, Any]
+) -> Summary | None:
+    if config.calibration != "none" and model.kind is not None:
+        calibrate(model, data.validation, config.calibration, listener)
+    if data.test is None:
+        return None
+    listener.stage("testing")
+    evaluation = evaluate_on(model, data.test, name="test", listener=listener)
+    metrics = summarize(evaluation)
+    record["metrics"] = metrics
+    record["ood"] = {name: _told_apart(model, evaluation, name, other, listener) for name, other in config.ood.items()}
+    return metrics
+
+
+def _told_apart(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:
+    """What σ says of structures of another kind, beside those of the test; nothing where there is no answer at all."""
+    structures = read_structures(other.source.model_copy(update={"labels": ()}))
+    n_wanted = other.n_structures or len(structures)
+    if n_wanted < len(structures):
+        drawn = np.random.default_rng(other.seed).choice(len(structures), n_wanted, replace=False)
+        structures = structures.subset(np.sort(drawn))
+    listener.stage(f"testing on {name}")
+    try:
+        foreign = evaluate_on(model, foreign_dataset(model, structures), name=name, listener=listener)
+    except DataError as error:
+        listener.warn(f"{name} cannot be predicted: {error}")
+        return {}
+    together = summarize(evaluation, foreign)
+    return {key: value for key, value in together.items() if key.startswith(OOD_MEASURES)}

@@ -1,0 +1,274 @@
+"""From structures to a model, stage by stage: backbone, head, members."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from sigmaff.backbones import BackboneConfig
+from sigmaff.data import DatasetStatistics, GraphDataset
+from sigmaff.errors import ConfigError
+from sigmaff.evaluation.datasets import StageListener
+from sigmaff.heads import DeterministicConfig
+from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
+from sigmaff.models.file import load, load_potential, save
+from sigmaff.runs.config import EnsembleConfig, RunConfig
+from sigmaff.runs.data import RunData
+from sigmaff.runs.record import check_unchanged, record_of
+from sigmaff.training import EpochRecord, Progress, TrainingConfig, TrainingDivergedError, TrainingResult
+
+SECOND_LEARNING_RATE = 0.1
+"""Learning rate of a backbone that is trained further together with a head, in units of the first one."""
+
+
+class Listener(Progress, StageListener, Protocol):
+    """Who is told how a run goes: the training's progress, and what comes before and after it."""
+
+    def warn(self, text: str) -> None: ...
+
+
+class Warnings:
+    """A listener that keeps warnings, and nothing else."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
+
+    def stage(self, text: str) -> None: ...
+
+    def advance(self, done: int, total: int) -> None: ...
+
+    def start(self, total_steps: int, done_steps: int) -> None: ...
+
+    def step(self, epoch: int, step: int, loss: float) -> None: ...
+
+    def epoch(self, record: EpochRecord) -> None: ...
+
+
+Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
+"""From settings and structures to a model and how it came to be; ``None`` in a helper process."""
+Members = Iterable[Potential | TrainingDivergedError]
+"""The members of an ensemble, in their order, or why one could not be trained."""
+
+
+def make_model(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Model, dict[str, Any]] | None:
+    if config.ensemble is not None:
+        return make_ensemble(config.ensemble, _one_by_one(config, config.ensemble, data, listener, force), listener)
+    made = _make_potential(config, data, listener, force=force)
+    if made is None or config.mc_dropout is None:
+        return made
+    potential, record = made
+    return MonteCarloDropout(potential, config.mc_dropout), record
+
+
+def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) -> tuple[Ensemble, dict[str, Any]]:
+    """Members that could not be trained are told of and left out."""
+    trained: list[Potential] = []
+    records: list[dict[str, Any]] = []
+    for number, member in enumerate(members):
+        if isinstance(member, TrainingDivergedError):
+            listener.warn(f"member {number} was not trained and is left out: {member}")
+            records.append({"failed": str(member)})
+        else:
+            trained.append(member)
+            records.append(training_of(member))
+    if len(trained) < 2:
+        raise TrainingDivergedError(
+            f"only {len(trained)} of {config.size} members could be trained, and an ensemble needs 2; "
+            f"the last one said: {records[-1].get('failed', 'nothing')}"
+        )
+    return Ensemble(trained), {"members": records}
+
+
+def _one_by_one(
+    config: RunConfig, ensemble: EnsembleConfig, data: RunData, listener: Listener, force: bool
+) -> Iterator[Potential | TrainingDivergedError]:
+    for number in range(ensemble.size):
+        listener.stage(f"member {number + 1} of {ensemble.size}")
+        try:
+            yield make_member(config, number, data, listener, force=force)
+        except TrainingDivergedError as error:
+            yield error
+
+
+def joining(members: Sequence[Path]) -> Make:
+    """An ensemble of potentials from their files."""
+
+    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
+        potentials = [load_potential(path) for path in members]
+        return Ensemble(potentials), {"members": [training_of(potential) for potential in potentials]}
+
+    return make
+
+
+def sampling(source: Path) -> Make:
+    """The model of a file, predicting with dropout as the run has it."""
+
+    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
+        assert config.mc_dropout is not None
+        model = load(source)
+        potential = model.potential if isinstance(model, MonteCarloDropout) else model
+        assert isinstance(potential, Potential)
+        return MonteCarloDropout(potential, config.mc_dropout), training_of(model)
+
+    return make
+
+
+def training_of(potential: Model) -> dict[str, Any]:
+    """What the record of a model says of how it came to be."""
+    return {key: potential.record[key] for key in ("training", "head_training", "fit") if key in potential.record}
+
+
+def member_file(config: RunConfig, number: int) -> Path:
+    return config.output / f"member-{number}" / "model.sigmaff"
+
+
+def make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
+    """One member of an ensemble, in a directory of its own and kept there."""
+    path = member_file(config, number)
+    own = config.model_copy(
+        update={"ensemble": None, "calibration": "none", "seed": config.seed + number, "output": path.parent}
+    )
+    if path.exists() and not force:
+        check_unchanged(own, path)
+        return load_potential(path)
+    assert config.ensemble is not None
+    if config.ensemble.bootstrap:
+        drawn = np.random.default_rng([config.seed, number]).integers(len(data.train), size=len(data.train))
+        data = replace(data, train=GraphDataset(data.train.structures.subset(drawn), data.train.cutoff))
+    made = _make_potential(own, data, listener, force=force)
+    assert made is not None  # an ensemble is never distributed
+    potential, record = made
+    potential.record = record_of(own, data.split, record)
+    save(potential, path, force=force)
+    return potential
+
+
+def _make_potential(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Potential, dict[str, Any]] | None:
+    """A trained and fitted potential, and how it came to be."""
+    head, record = config.model.head, dict[str, Any]()
+    potential, trained = _backbone(config, data, listener, force=force)
+    if trained is not None:
+        record["training"] = _training_record(trained)
+    if head.trained in ("from_backbone", "after_backbone"):
+        potential, trained = _train_head(config, potential, data, listener, force=force)
+        record["head_training"] = _training_record(trained)
+    if trained is not None and not trained.is_main_process:
+        return None
+    if head.trained == "solved":
+        potential, record["fit"] = _fit_head(config, potential, data, listener)
+    return potential, record
+
+
+def _backbone(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Potential, TrainingResult | None]:
+    """The trained potential: with its own readout first where the head comes second.
+
+    No training where there is nothing to train: a backbone from a file, or one without weights.
+    """
+    two_stages = config.model.head.trained != "with_backbone"
+    if config.backbone_from is not None:
+        return _backbone_from(config, config.backbone_from, data.statistics), None
+    model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
+    torch.manual_seed(config.seed)
+    potential = Potential(model, data.statistics)
+    if two_stages and not list(potential.backbone.parameters()):
+        return potential, None
+    if not two_stages:
+        _initialize_head(potential, data.train)
+    listener.stage("training the backbone" if two_stages else "training")
+    result = _train(potential, data, config.training, config.output / "backbone", config.seed, listener, force=force)
+    if two_stages and result.is_main_process:
+        save(potential, config.output / "backbone.sigmaff", force=True)
+    return potential, result
+
+
+def _backbone_from(config: RunConfig, path: Path, statistics: DatasetStatistics) -> Potential:
+    potential = load_potential(path)
+    if not isinstance(potential.config.head, DeterministicConfig):
+        raise ConfigError(
+            f"{path}: backbone_from takes a model with a deterministic head, such as the backbone.sigmaff of a run"
+        )
+    if not _same_weights(potential.config.backbone, config.model.backbone):
+        raise ConfigError(f"{path}: its backbone has other settings than model.backbone of this run")
+    if not set(statistics.elements) <= set(potential.elements):
+        raise ConfigError(f"{path}: it does not know all elements of the training structures of this run")
+    wanted = config.model.model_copy(update={"head": potential.config.head})
+    taken = Potential(wanted, potential.statistics)
+    taken.set_precision(potential.dtype)
+    taken.load_state_dict(potential.state_dict())
+    return taken
+
+
+def _same_weights(one: BackboneConfig, other: BackboneConfig) -> bool:
+    """Whether two backbones differ at most in dropout, which has no weights."""
+    return one.model_dump(exclude={"dropout"}) == other.model_dump(exclude={"dropout"})
+
+
+def _train_head(
+    config: RunConfig, backbone: Potential, data: RunData, listener: Listener, *, force: bool
+) -> tuple[Potential, TrainingResult]:
+    frozen = config.model.head.trained == "after_backbone"
+    listener.stage("training the head" if frozen else "training backbone and head")
+    potential = backbone.with_head(config.model.head)
+    _initialize_head(potential, data.train)
+    slower = {"learning_rate": SECOND_LEARNING_RATE * config.training.learning_rate}
+    settings = config.head_training or config.training.model_copy(update={} if frozen else slower)
+    settings = settings.model_copy(update={"freeze_backbone": frozen})
+    return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
+
+
+def _fit_head(
+    config: RunConfig, backbone: Potential, data: RunData, listener: Listener
+) -> tuple[Potential, dict[str, Any]]:
+    from sigmaff.training.fits import fit_head
+
+    listener.stage("fitting the head")
+    started = time.monotonic()
+    potential, result = fit_head(
+        backbone, config.model.head, data.train, data.validation, seed=config.seed, progress=listener.advance
+    )
+    return potential, result | {"seconds": time.monotonic() - started}
+
+
+def _initialize_head(potential: Potential, train: GraphDataset) -> None:
+    """Inducing points on the embeddings of the training structures."""
+    from sigmaff.training.rows import node_features
+
+    potential.head.initialize(*node_features(potential.eval(), train))
+
+
+def _train(
+    potential: Potential,
+    data: RunData,
+    training: TrainingConfig,
+    directory: Path,
+    seed: int,
+    listener: Listener,
+    *,
+    force: bool,
+) -> TrainingResult:
+    from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
+
+    return train(potential, data.train, data.validation, training, directory, seed=seed, progress=listener, force=force)
+
+
+def _training_record(result: TrainingResult) -> dict[str, Any]:
+    return {
+        "best_epoch": result.best_epoch,
+        "best_validation_loss": result.best_validation_loss,
+        "n_epochs": len(result.history),
+        "seconds": result.seconds,
+        "stopped_because": result.stopped_because,
+    }

@@ -1,0 +1,105 @@
+"""The command that repeats the paper's experiments."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from sigmaff.cli.options import console
+from sigmaff.errors import SigmaffError
+
+if TYPE_CHECKING:
+    from sigmaff_paper.experiments.presentation import Table as ResultTable
+
+DATA_VARIABLE = "SIGMAFF_DATA"
+
+app = typer.Typer()
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="an experiment, or list, which names them all", show_default=False)],
+    scale: Annotated[
+        Literal["quick", "paper"], typer.Option(help="quick: in minutes; paper: as published, in days")
+    ] = "quick",
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(help=f"folder with rmd17/ and QM7-X files (may be repeated); else that named by {DATA_VARIABLE}"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="folder of all experiments of a scale; else reproduce_quick or reproduce_paper")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes on this machine, of one thread each")] = 2,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Dask scheduler whose workers see the same folders, tcp://host:port")
+    ] = None,
+) -> None:
+    """Repeat an experiment of the paper, its numbers beside ours. The same command goes on where it was stopped."""
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.tasks import ClusterConfig
+    from sigmaff_paper.experiments.reproduce import reproduce as run_experiment
+
+    if name == "list":
+        console.print(experiments_table())
+        return
+    with Terminal(console) as terminal:
+        done = run_experiment(
+            name,
+            scale=scale,
+            folders=_folders(data),
+            output=output or Path(f"reproduce_{scale}"),
+            cluster=ClusterConfig(n_workers=workers, scheduler=scheduler),
+            listener=terminal,
+        )
+    for table in done.presentation.tables:
+        console.print(_printed(table))
+    for result in done.without_result:
+        console.print(f"{result.name} ({result.status}): {result.reason}", soft_wrap=True)
+    console.print("\n".join(f"{path}" for path in done.paths), soft_wrap=True)
+    if len(done.without_result) == len(done.results):
+        raise SigmaffError(f"{name}: no cell has a result")
+
+
+def _folders(data: list[Path] | None) -> tuple[Path, ...]:
+    if data:
+        return tuple(data)
+    named = os.environ.get(DATA_VARIABLE)
+    return (Path(named),) if named else ()
+
+
+def experiments_table() -> Table:
+    """Every experiment, what it shows, and what it takes."""
+    from sigmaff_paper.experiments.reproduce import EXPERIMENTS
+    from sigmaff_paper.experiments.sources import Data
+
+    nowhere = Data(folders=(), made=Path())
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("experiment", no_wrap=True)
+    table.add_column("of the paper")
+    for column in ("cells: quick", "paper", "minutes: quick"):
+        table.add_column(column, justify="right")
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(
+            Text(name, style="bold"),
+            f"{experiment.title}: {experiment.shows}",
+            f"{len(experiment.cells('quick', nowhere))}",
+            f"{len(experiment.cells('paper', nowhere))}",
+            f"{experiment.quick_minutes}",
+        )
+    table.caption = Text("minutes on two cores with nothing done before; experiments share cells", justify="left")
+    return table
+
+
+def _printed(table: "ResultTable") -> Table:
+    """The paper's numbers in brackets."""
+    printed = Table(title=Text(table.title), title_justify="left")
+    n_labels = max(len(labels) for labels in table.rows)
+    for column in ("",) * n_labels + table.columns:
+        printed.add_column(column)
+    for labels, entries in table.rows.items():
+        texts = (entry.text("") for entry in entries)
+        printed.add_row(*labels, *[""] * (n_labels - len(labels)), *texts)
+    return printed

@@ -1,0 +1,66 @@
+"""The commands that make data sets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sigmaff.cli.options import console
+
+app = typer.Typer(help="Make data sets: structures from SMILES, labelled on the spot.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Make data sets: structures from SMILES, labelled on the spot."""
+
+
+@app.command("qm7x-like")
+def qm7x_like(
+    output: Annotated[Path, typer.Option("--output", "-o", help="directory of the data set", show_default=False)],
+    smiles: Annotated[
+        Path | None, typer.Option(help="a file of SMILES, one on each line, instead of the shipped list")
+    ] = None,
+    molecules: Annotated[
+        int | None, typer.Option(min=1, help="molecules, drawn from the list; 600 of the shipped one, all of a file")
+    ] = None,
+    conformers: Annotated[int, typer.Option(min=1, help="conformers of a molecule, at most")] = 8,
+    displaced: Annotated[int, typer.Option(min=0, help="non-equilibrium structures of each conformer")] = 4,
+    temperature: Annotated[float, typer.Option(min=1.0, help="of the displacements along normal modes, K")] = 1500.0,
+    geometry: Annotated[str, typer.Option(help="engine that relaxes, and gives normal modes")] = "gfn1-xtb",
+    engine: Annotated[
+        str, typer.Option(help="engine of all labels: gfn2-xtb, gfn1-xtb, pyscf-pbe, or module:factory")
+    ] = "gfn2-xtb",
+    seed: Annotated[int, typer.Option(min=0, help="of molecules, conformers and displacements")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="processes on this machine")] = 2,
+    scheduler: Annotated[str | None, typer.Option(help="address of a Dask scheduler to use instead")] = None,
+) -> None:
+    """Conformers at rest and out of equilibrium, as in QM7-X. The same command goes on after an interruption."""
+    from pydantic import ValidationError
+
+    from sigmaff.cli.progress import Terminal
+    from sigmaff.data.labelling import EngineConfig
+    from sigmaff.errors import ConfigError
+    from sigmaff.tasks import ClusterConfig
+    from sigmaff.tasks import workers as start_workers
+    from sigmaff_paper.qm7x_like import GenerateConfig, draw_molecules, generate, read_molecules, shipped_molecules
+
+    try:
+        config = GenerateConfig(
+            conformers=conformers,
+            displaced=displaced,
+            temperature=temperature,
+            seed=seed,
+            geometry=EngineConfig(calculator=geometry),
+            engine=EngineConfig(calculator=engine),
+        )
+    except ValidationError as error:
+        raise ConfigError(f"--geometry, --engine: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+    known = shipped_molecules() if smiles is None else read_molecules(smiles)
+    n_drawn = molecules or (600 if smiles is None else len(known))
+    drawn = draw_molecules(known, n_drawn, seed)
+    with start_workers(ClusterConfig(n_workers=workers, scheduler=scheduler)) as client, Terminal(console) as terminal:
+        terminal.stage(f"molecules by {geometry} and {engine}")
+        counts = generate(output, drawn, config, client, terminal.advance)
+    console.print(", ".join(f"{count} {name}" for name, count in counts.items()), soft_wrap=True)
+    console.print(f"{output}", soft_wrap=True)

@@ -1,0 +1,352 @@
+"""The closed-form LNK against Bayesian linear regression with every row written out, on GFN2-xTB labels."""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from scipy.stats import multivariate_normal
+
+from conftest import Trained, joined
+from contract import graph_of
+from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.heads import LNK, LNKConfig
+from sigmaff.heads.kernels import SMOOTHING
+from sigmaff.heads.lnk.kernel import JITTER
+from sigmaff.models import Potential
+from sigmaff.training.closed_form import ClosedFormResult, fit_closed_form
+from sigmaff.training.posterior import TOLERATED_LOSS, Moments, Posterior, Rows, choose_mean, marginal_score, posteriors
+
+FAST = {"n_inducing": 16, "n_samples": 4, "n_frequencies": 16}
+KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
+STEP = 1e-4
+"""Å, of the central differences that make force rows; they are right to 1e-7 of the largest."""
+REGRESSION = 1e-5
+
+
+def fit(trained: Trained, **settings: object) -> tuple[Potential, ClosedFormResult]:
+    train, held_out = trained.datasets()
+    return fit_closed_form(trained.potential, LNKConfig(**(FAST | settings)), train, held_out)
+
+
+class Regression:
+    """Bayesian linear regression of what the backbone misses, normalised, with its rows computed from scratch."""
+
+    def __init__(self, fitted: Potential, trained: Trained) -> None:
+        head = fitted.head
+        assert isinstance(head, LNK)
+        self.fitted, self.kernel = fitted, head.config.kernel
+        self.parameters = {name: value.numpy() for name, value in head.kernel.state_dict().items()}
+        self.scale = np.exp(self.parameters["log_scale"])
+        self.phi = self.energy_rows(trained.train.structures)
+        self.slopes = self.force_rows(trained.train.structures)
+        self.energy_missed, self.forces_missed = missed(trained.potential, trained.train)
+
+    @torch.no_grad()
+    def energy_rows(self, structures: Sequence[Atoms]) -> np.ndarray:
+        """Φ = Σ_i φ(h_i) of each structure."""
+        graph = graph_of(*structures, cutoff=self.fitted.cutoff)
+        h = self.fitted.backbone(graph).numpy()
+        elements = np.searchsorted(self.fitted.statistics.elements, graph.atomic_numbers.numpy())
+        parts = []
+        if self.kernel != "linear":
+            points, kinds = self.parameters["inducing_points"], self.parameters["inducing_elements"]
+            gram = self._stationary(points, points, kinds, kinds) + JITTER * self.scale**2 * np.eye(len(points))
+            parts.append(np.linalg.solve(np.linalg.cholesky(gram), self._stationary(points, h, kinds, elements)).T)
+        if "linear" in self.kernel:
+            parts.append(self._linear(h, elements))
+        member = graph.structure_index.numpy() == np.arange(len(structures))[:, None]
+        return member @ np.concatenate(parts, axis=1)
+
+    def _stationary(self, a: np.ndarray, b: np.ndarray, kinds_a: np.ndarray, kinds_b: np.ndarray) -> np.ndarray:
+        squared = ((a[:, None] - b[None]) ** 2).sum(-1) / np.exp(2.0 * self.parameters["log_lengthscale"])
+        root = np.sqrt(5.0 * squared + SMOOTHING)
+        value = (1 + root + root**2 / 3) * np.exp(-root) if self.kernel == "matern52" else np.exp(-0.5 * squared)
+        return self.scale**2 * value * (kinds_a[:, None] == kinds_b)
+
+    def _linear(self, h: np.ndarray, elements: np.ndarray) -> np.ndarray:
+        activated = self.parameters["activation_scale"] * (np.logaddexp(0.0, h) - math.log(2.0))
+        rows = np.exp(self.parameters["log_linear_scale"]) * np.column_stack([activated, np.ones(len(h))])
+        return np.column_stack(
+            [rows * (elements == kind)[:, None] for kind in range(len(self.fitted.statistics.elements))]
+        )
+
+    def force_rows(self, structures: Sequence[Atoms]) -> np.ndarray:
+        """−∂Φ/∂x by central differences, for each coordinate of each structure."""
+        moved = []
+        for atoms in structures:
+            for index, step in product(np.ndindex(atoms.positions.shape), (-STEP, STEP)):
+                moved.append(atoms.copy())
+                moved[-1].positions[index] += step
+        ends = self.energy_rows(moved)
+        return (ends[::2] - ends[1::2]) / (2.0 * STEP)
+
+    def posterior(self, noise: float, force_weight: float) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of w ~ N(0, 1) given rows with noise s²λ on energies and s²λ/ω on force components."""
+        variance = self.scale**2 * noise
+        gram = self.phi.T @ self.phi + force_weight * self.slopes.T @ self.slopes
+        projection = self.phi.T @ self.energy_missed + force_weight * self.slopes.T @ self.forces_missed
+        precision = np.eye(len(gram)) + gram / variance
+        return np.linalg.solve(precision, projection / variance), np.linalg.inv(precision)
+
+
+def missed(potential: Potential, data: LabelledStructures) -> tuple[np.ndarray, np.ndarray]:
+    """Label minus prediction, of energies and of force components, normalised."""
+    prediction = potential.predict(graph_of(*data.structures, cutoff=potential.cutoff), forces_std="none")
+    energy = data.energy - prediction.energy.numpy()
+    forces = np.concatenate(data.forces) - prediction.forces.numpy()
+    return energy / potential.statistics.scale, forces.ravel() / potential.statistics.scale
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_fit_is_bayesian_linear_regression(trained: Trained, kernel: str):
+    """Mean and covariance at held-out structures, with the noises and force weights that the fit chose for each."""
+    fitted, result = fit(trained, kernel=kernel)
+    regression = Regression(fitted, trained)
+    frames = trained.held_out.subset(range(8))
+    phi, slopes = regression.energy_rows(frames.structures), regression.force_rows(frames.structures)
+    _, covariance = regression.posterior(result.noise, result.force_weight)
+    cholesky = fitted.head.weight_cholesky.detach().numpy()
+    for rows in (phi, slopes):
+        close(rows @ cholesky @ cholesky.T @ rows.T, rows @ covariance @ rows.T)
+    mean, _ = regression.posterior(result.mean_noise, result.mean_force_weight)
+    before, after = missed(trained.potential, frames), missed(fitted, frames)
+    close(before[0] - after[0], phi @ mean)
+    close(before[1] - after[1], slopes @ mean)
+
+
+def close(values: np.ndarray, expected: np.ndarray) -> None:
+    """Equal to ``REGRESSION`` of the largest."""
+    np.testing.assert_allclose(values, expected, rtol=0.0, atol=REGRESSION * np.abs(expected).max())
+
+
+def random_rows(n: int, n_weights: int, seed: int) -> Rows:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(n, n_weights, generator=generator, dtype=torch.float64)
+    targets = torch.randn(n, generator=generator, dtype=torch.float64)
+    return Rows(features=features, targets=targets, residual=torch.rand(n, generator=generator, dtype=torch.float64))
+
+
+class TestAlgebra:
+    N_WEIGHTS = 7
+
+    def setup_method(self):
+        self.energy, self.forces = random_rows(5, self.N_WEIGHTS, 0), random_rows(12, self.N_WEIGHTS, 1)
+        empty = Moments.empty(self.N_WEIGHTS)
+        self.moments = empty.plus(self.energy), empty.plus(self.forces)
+
+    def candidates(self) -> list[Posterior]:
+        return [c for c in posteriors(*self.moments, (0.0, 0.03, 2.0)) if 1e-4 < c.noise < 1e3]
+
+    def dense(self, candidate: Posterior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Features, targets and noise variances of all rows that count."""
+        kinds = [(self.energy, 1.0)] + [(self.forces, candidate.force_weight)] * (candidate.force_weight > 0)
+        features = np.concatenate([rows.features for rows, _ in kinds])
+        targets = np.concatenate([rows.targets for rows, _ in kinds])
+        noise = np.concatenate([np.full(len(rows.targets), candidate.noise / weight) for rows, weight in kinds])
+        return features, targets, noise
+
+    def test_posterior_by_conditioning_a_gaussian(self):
+        """In function space: w | y has mean Φᵀ(ΦΦᵀ + N)⁻¹ y and covariance 1 − Φᵀ(ΦΦᵀ + N)⁻¹ Φ."""
+        for candidate in self.candidates():
+            features, targets, noise = self.dense(candidate)
+            gain = np.linalg.solve(features @ features.T + np.diag(noise), features).T
+            np.testing.assert_allclose(candidate.mean, gain @ targets, rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(candidate.covariance, np.eye(7) - gain @ features, rtol=1e-7, atol=1e-9)
+            expected = np.einsum("np,pq,nq->n", features, np.eye(7) - gain @ features, features)
+            rows = Rows(features=torch.as_tensor(features), targets=None, residual=torch.ones(len(features)))
+            np.testing.assert_allclose(candidate.variance(rows), expected + 1.0, rtol=1e-7)
+
+    def test_marginal_score_is_scipys_log_density(self):
+        """Per row, at the scale that maximises it, up to the constant (1 + log 2π)/2."""
+        for candidate in self.candidates():
+            features, targets, noise = self.dense(candidate)
+            shape = features @ features.T + np.diag(noise)
+            score, scale = marginal_score(candidate, *self.moments)
+            densities = [
+                multivariate_normal.logpdf(targets, cov=factor * scale * shape) for factor in (1.0, 0.99, 1.01)
+            ]
+            assert score == pytest.approx(-densities[0] / len(targets) - 0.5 * (1.0 + math.log(2 * math.pi)), abs=1e-8)
+            assert densities[0] > max(densities[1:])
+
+    def test_moments_do_not_care_how_rows_are_batched(self):
+        parts = [
+            replace(self.forces, **{n: getattr(self.forces, n)[k::3] for n in vars(self.forces)}) for k in range(3)
+        ]
+        summed = Moments.empty(self.N_WEIGHTS).plus(parts[0]).plus(parts[1]).plus(parts[2])
+        torch.testing.assert_close(vars(summed), vars(self.moments[1]))
+
+    def test_a_mean_that_worsens_one_error_is_refused(self):
+        """Rows that contradict each other: what lowers one error raises the other."""
+        features = torch.eye(2, dtype=torch.float64).repeat(4, 1)
+        train = Rows(features=features, targets=torch.ones(8, dtype=torch.float64), residual=torch.zeros(8))
+        candidates = posteriors(Moments.empty(2).plus(train), Moments.empty(2), (0.0,))
+        agree = replace(train, targets=torch.ones(8, dtype=torch.float64))
+        contradict = replace(train, targets=-torch.ones(8, dtype=torch.float64))
+        assert choose_mean(candidates, [agree, contradict])[0] is None
+        chosen, errors = choose_mean(candidates, [agree, agree])
+        assert chosen is not None
+        assert float(errors[0].abs().mean()) < 0.01
+
+
+def mean_errors(potential: Potential, data: LabelledStructures) -> np.ndarray:
+    """Mean absolute error of energies and of force components."""
+    return np.array([np.abs(errors).mean() for errors in missed(potential, data)])
+
+
+class TestMean:
+    def test_backbone_is_left_to_the_bit(self, trained: Trained):
+        fitted, result = fit(trained, mean="backbone")
+        graph = graph_of(*trained.held_out.structures, cutoff=fitted.cutoff)
+        before, after = trained.potential.predict(graph), fitted.predict(graph)
+        assert torch.equal(before.energy, after.energy)
+        assert torch.equal(before.forces, after.forces)
+        assert result.mean_noise is None
+        assert bool((after.energy_std > 0).all())
+
+    @pytest.mark.parametrize("kernel", KERNELS)
+    def test_residual_never_worsens_held_out_errors(self, trained: Trained, kernel: str):
+        fitted, _ = fit(trained, kernel=kernel, mean="residual")
+        ratio = mean_errors(fitted, trained.held_out) / mean_errors(trained.potential, trained.held_out)
+        assert ratio.max() <= TOLERATED_LOSS + 1e-6
+
+    def test_residual_lowers_training_errors_of_a_poor_backbone(self, trained: Trained):
+        fitted, _ = fit(trained, mean="residual")
+        assert (mean_errors(fitted, trained.train) < mean_errors(trained.potential, trained.train)).all()
+
+
+class TestFit:
+    def test_standardises_held_out_errors(self, trained: Trained):
+        """Mean squared error over variance is one, in the geometric mean of energies and forces."""
+        fitted, _ = fit(trained)
+        held_out = trained.held_out
+        prediction = fitted.predict(graph_of(*held_out.structures, cutoff=fitted.cutoff), forces_std="exact")
+        energy = (prediction.energy.numpy() - held_out.energy) / prediction.energy_std.numpy()
+        forces = (prediction.forces.numpy() - np.concatenate(held_out.forces)) / prediction.forces_std.numpy()
+        assert math.sqrt((energy**2).mean() * (forces**2).mean()) == pytest.approx(1.0, rel=1e-3)
+
+    def test_knows_what_it_has_not_seen(self, trained: Trained):
+        """σ per atom of stretched molecules is larger than of molecules like those of the training set."""
+        fitted, _ = fit(trained)
+        stretched = [atoms.copy() for atoms in trained.held_out.structures]
+        for atoms in stretched:
+            atoms.positions *= 1.25
+        near = fitted.predict(graph_of(*trained.held_out.structures, cutoff=fitted.cutoff))
+        far = fitted.predict(graph_of(*stretched, cutoff=fitted.cutoff))
+        assert bool((far.energy_std > near.energy_std.max()).all())
+
+    def test_does_not_depend_on_the_order_of_structures(self, trained: Trained):
+        order = np.random.default_rng(1).permutation(len(trained.train))
+        shuffled = replace(trained, train=trained.train.subset(order))
+        (one, first), (other, second) = fit(trained), fit(shuffled)
+        graph = graph_of(*trained.held_out.structures, cutoff=one.cutoff)
+        a, b = one.predict(graph, forces_std="exact"), other.predict(graph, forces_std="exact")
+        assert (first.lengthscale, first.linear_scale) == (second.lengthscale, second.linear_scale)
+        for name in ("energy", "forces", "energy_std", "forces_std"):
+            torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-8, atol=1e-8)
+
+    @pytest.mark.parametrize("selection", ["held_out", "marginal_likelihood"])
+    def test_energies_are_enough(self, trained: Trained, selection: str):
+        bare = replace(
+            trained, train=replace(trained.train, forces=None), held_out=replace(trained.held_out, forces=None)
+        )
+        fitted, result = fit(bare, selection=selection)
+        assert result.n_force_rows == 0
+        assert result.force_weight == 0.0
+        prediction = fitted.predict(graph_of(*trained.held_out.structures, cutoff=fitted.cutoff))
+        for value in (prediction.energy, prediction.forces, prediction.energy_std, prediction.forces_std):
+            assert bool(torch.isfinite(value).all())
+
+    @pytest.mark.parametrize("labels", ["energy", "energy+forces"])
+    def test_marginal_likelihood_chooses_too(self, trained: Trained, labels: str):
+        fitted, result = fit(trained, selection="marginal_likelihood", variance_labels=labels)
+        assert (result.force_weight > 0) == (labels == "energy+forces")
+        prediction = fitted.predict(graph_of(*trained.held_out.structures, cutoff=fitted.cutoff))
+        assert bool((prediction.energy_std > 0).all())
+
+    def test_energy_labels_leave_the_variance_without_force_rows(self, trained: Trained):
+        _, result = fit(trained, variance_labels="energy")
+        assert result.force_weight == 0.0
+        assert result.n_energy_rows == len(trained.train)
+
+    def test_runs_in_single_precision(self, trained: Trained):
+        """The backbone; the algebra is in double precision all the same."""
+        potential = deepcopy(trained.potential)
+        potential.set_precision(torch.float32)
+        double, chosen = fit(trained)
+        single, result = fit(replace(trained, potential=potential))
+        graph = graph_of(*trained.held_out.structures, cutoff=double.cutoff)
+        assert single.dtype == torch.float32
+        assert single.head.weight_cholesky.dtype == torch.float64
+        assert result.score == pytest.approx(chosen.score, abs=0.05)
+        ratio = single.predict(graph).energy_std / double.predict(graph).energy_std
+        assert 0.8 < float(ratio.min()) <= float(ratio.max()) < 1.25
+
+    @pytest.mark.parametrize(
+        "determined",
+        [
+            Atoms("O"),
+            Atoms("CO", positions=[[0, 0, 0], [0, 0, 1.2]]),
+            Atoms("OH", positions=[[0, 0, 0], [0.5, 0.5, 0.6]]),
+        ],
+        ids=["atom", "aligned", "tilted"],
+    )
+    def test_forces_that_symmetry_determines_do_no_harm(self, trained: Trained, determined: Atoms):
+        """Of a lone atom, or across a bond: they have no variance, so the rounding of their labels must not matter."""
+        prediction = trained.potential.predict(graph_of(determined, cutoff=trained.potential.cutoff))
+        graph = graph_of(*trained.held_out.structures, cutoff=trained.potential.cutoff)
+        found = []
+        for rounding in (0.0, 1e-7):
+            noise = np.random.default_rng(0).normal(0.0, rounding, (len(determined), 3))
+            extra = LabelledStructures(
+                structures=(determined,),
+                energy=prediction.energy.numpy() + 0.1,
+                forces=(prediction.forces.numpy() + noise,),
+                source="determined",
+                frame_index=np.arange(1),
+            )
+            fitted, _ = fit(replace(trained, held_out=joined(trained.held_out, extra)))
+            found.append(fitted.predict(graph).energy_std)
+        torch.testing.assert_close(*found, rtol=1e-3, atol=0.0)
+
+    def test_refuses_what_it_cannot_fit(self, trained: Trained):
+        with pytest.raises(ConfigError, match="mean 'constant'"):
+            fit(trained, mean="constant")
+        with pytest.raises(ConfigError, match="distinct atomic environments"):
+            fit(trained, kernel="rbf", n_inducing=5000)
+        with pytest.raises(DataError, match="needs energies"):
+            fit(replace(trained, train=replace(trained.train, energy=None)))
+
+    def test_leaves_the_backbone_and_its_potential_alone(self, trained: Trained):
+        before = {name: value.clone() for name, value in trained.potential.state_dict().items()}
+        fitted, _ = fit(trained)
+        assert all(torch.equal(value, before[name]) for name, value in trained.potential.state_dict().items())
+        for name, value in fitted.backbone.state_dict().items():
+            assert torch.equal(value, before[f"backbone.{name}"])
+
+    def test_reports_its_progress(self, trained: Trained):
+        train, held_out = trained.datasets()
+        seen: list[tuple[int, int]] = []
+        fit_closed_form(
+            trained.potential,
+            LNKConfig(**FAST),
+            train,
+            held_out,
+            progress=lambda done, n_total: seen.append((done, n_total)),
+        )
+        assert seen == sorted(seen)
+        assert seen[-1] == (len(train) + len(held_out), len(train) + len(held_out))
+
+
+def test_a_data_set_of_one_structure_can_be_held_out(trained: Trained):
+    train, _ = trained.datasets()
+    single = GraphDataset(trained.held_out.subset([0]), train.cutoff, torch.float64)
+    fitted, _ = fit_closed_form(trained.potential, LNKConfig(**FAST), train, single)
+    prediction = fitted.predict(graph_of(*trained.held_out.structures, cutoff=fitted.cutoff))
+    assert bool((prediction.energy_std > 0).all())

@@ -1,0 +1,406 @@
+"""The HTML report: what it shows is what the numbers say, and it stands alone."""
+
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from ase.build import molecule
+from scipy.stats import norm
+
+from sigmaff.errors import DataError, SigmaffError
+from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.summary import summarize
+from sigmaff.models.prediction import Calibration, Provenance
+from sigmaff.report import figures, readme_figure, write_report
+from sigmaff.report.tables import verdict
+from sigmaff.report.viewer import bonds, choose_frames, face_on, viewer_data
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+def make_evaluation(name: str, formula: str, *, n: int = 40, std: float = 0.04, seed: int = 0) -> Evaluation:
+    """Structures of one molecule with Gaussian errors of known σ; the calibrated σ is that one."""
+    rng = np.random.default_rng(seed)
+    atoms = molecule(formula)
+    shape = (n * len(atoms), 3)
+    forces_std = std * np.exp(0.4 * rng.normal(size=shape))
+    energy_std = 0.2 * std * np.exp(0.4 * rng.normal(size=n))
+    forces, energy = rng.normal(size=shape), -4200 + 0.2 * rng.normal(size=n)
+    return Evaluation(
+        name=name,
+        structure_index=np.repeat(np.arange(n), len(atoms)),
+        atomic_numbers=np.tile(atoms.numbers, n),
+        positions=np.tile(atoms.positions, (n, 1)) + 0.03 * rng.normal(size=shape),
+        energy=energy,
+        energy_predicted=energy + energy_std * rng.normal(size=n),
+        energy_std_raw=energy_std / 2.0,
+        forces=forces,
+        forces_predicted=forces + forces_std * rng.normal(size=shape),
+        forces_std_raw=forces_std / 0.5,
+        node_energy_std_raw=None,
+        energy_calibration=Calibration(method="quantile", scale=2.0, n_samples=50),
+        forces_calibration=Calibration(method="quantile", scale=0.5, n_samples=900),
+        provenance=Provenance(method="lnk", kind="epistemic", covariance="full", forces_std="exact"),
+        seconds_per_structure=0.0042,
+    )
+
+
+@pytest.fixture(scope="module")
+def ethanol() -> Evaluation:
+    return make_evaluation("ethanol", "CH3CH2OH")
+
+
+@pytest.fixture(scope="module")
+def ether() -> Evaluation:
+    return make_evaluation("dimethyl ether", "CH3OCH3", n=30, std=0.2, seed=1)
+
+
+@pytest.fixture(scope="module")
+def bare(ethanol) -> Evaluation:
+    """Neither labels nor σ: no figures, so its report is written fast."""
+    return replace(ethanol, energy=None, forces=None, energy_std_raw=None, forces_std_raw=None)
+
+
+class Page(HTMLParser):
+    """The elements and the visible text of a page; fails where tags do not nest."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
+
+    def text(self, *tags: str) -> str:
+        return " ".join(" ".join(self.texts.get(tag, [])) for tag in tags)
+
+    def count(self, tag: str) -> int:
+        return Counter(name for name, _ in self.elements)[tag]
+
+
+def written(folder: Path, evaluation: Evaluation, ood: Evaluation | None = None, **options: Any) -> Page:
+    settings = {"title": "A report", "model_info": {}} | options
+    write_report(folder / "report.html", evaluation, ood, **settings)
+    return Page(folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def full_path(tmp_path_factory, ethanol, ether) -> Path:
+    path = tmp_path_factory.mktemp("full") / "report.html"
+    write_report(path, ethanol, ether, title="A report", model_info={})
+    return path
+
+
+def pairwise_auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+    difference = outside[:, None] - inside[None, :]
+    return float(np.mean((difference > 0) + 0.5 * (difference == 0)))
+
+
+# --- the file
+
+
+def test_page_stands_alone(full_path):
+    page = Page(full_path)
+    references = [
+        value
+        for _, attributes in page.elements
+        for key, value in attributes.items()
+        if key in ("src", "href", "xlink:href", "action", "data", "poster", "srcset")
+    ]
+    assert references
+    assert all(value.startswith(("#", "data:image/png;base64,")) for value in references)
+    assert not {"link", "iframe", "object", "embed"} & {tag for tag, _ in page.elements}
+    style_and_script = page.text("style", "script")
+    assert "@import" not in style_and_script
+    assert not re.search(r"https?:|fetch\(|XMLHttpRequest|import\(", style_and_script)
+
+
+def test_ids_are_unique_and_references_resolve(full_path):
+    page = Page(full_path)
+    ids = Counter(attributes["id"] for _, attributes in page.elements if "id" in attributes)
+    assert max(ids.values()) == 1
+    text = full_path.read_text(encoding="utf-8")
+    referenced = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
+    assert referenced <= set(ids)
+
+
+def test_an_existing_file_is_kept_unless_forced(tmp_path, bare):
+    path = tmp_path / "report.html"
+    path.write_text("precious")
+    with pytest.raises(SigmaffError, match=r"report\.html exists already; use --force"):
+        written(tmp_path, bare)
+    assert path.read_text() == "precious"
+    assert "A report" in written(tmp_path, bare, force=True).text("h1")
+
+
+def test_replacing_never_touches_the_old_file_and_leaves_nothing_behind(tmp_path, bare):
+    path, second_name = tmp_path / "report.html", tmp_path / "old.html"
+    path.write_text("precious")
+    os.link(path, second_name)
+    written(tmp_path, bare, force=True)
+    assert second_name.read_text() == "precious"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"report.html", "old.html"}
+
+
+def test_a_failure_leaves_the_old_file(tmp_path, ethanol):
+    path = tmp_path / "report.html"
+    path.write_text("precious")
+    broken = replace(ethanol, forces_predicted=ethanol.forces_predicted[:-1])
+    with pytest.raises(ValueError, match="shape"):
+        written(tmp_path, broken, force=True)
+    assert path.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_made_and_an_impossible_place_is_named(tmp_path, bare):
+    write_report(tmp_path / "missing" / "a.html", bare, title="", model_info={})
+    assert (tmp_path / "missing" / "a.html").is_file()
+    with pytest.raises(SigmaffError, match="it is a folder"):
+        write_report(tmp_path, bare, title="", model_info={}, force=True)
+
+
+def test_the_same_evaluation_gives_the_same_bytes(tmp_path, full_path, ethanol, ether):
+    written(tmp_path, ethanol, ether)
+    assert (tmp_path / "report.html").read_bytes() == full_path.read_bytes()
+
+
+def test_large_sets_give_light_files(tmp_path):
+    written(tmp_path, make_evaluation("many", "CH3CH2OH", n=3000), make_evaluation("others", "C6H6", n=1000))
+    assert (tmp_path / "report.html").stat().st_size < 1.5e6
+
+
+def test_matplotlib_is_left_as_it_was(ethanol, ether):
+    before = dict(matplotlib.rcParams)
+    figures.to_svg(readme_figure(ethanol, ether), "readme")
+    assert dict(matplotlib.rcParams) == before
+
+
+# --- what it says
+
+
+def test_numbers_are_those_of_the_arrays(full_path, ethanol, ether):
+    page = Page(full_path)
+    table, sentence = page.text("td"), page.text("p")
+    for evaluation in (ethanol, ether):
+        for error in (evaluation.energy_error, evaluation.forces_error):
+            assert f"{np.abs(error).mean():#.3g}" in table
+            assert f"{np.sqrt((error**2).mean()):#.3g}" in table
+        z = np.abs(evaluation.forces_error) / (0.5 * evaluation.forces_std_raw)
+        assert f"{100 * np.mean(z <= norm.ppf(0.975)):.1f}" in table
+    assert f"force error is {np.abs(ethanol.forces_error).mean():#.3g} eV/Å" in sentence
+    inside, outside = (np.sqrt((e.forces_std_raw.reshape(e.n_structures, -1) ** 2).mean(1)) for e in (ethanol, ether))
+    assert f"structures of dimethyl ether apart well (AUROC {pairwise_auroc(inside, outside):.3f})" in sentence
+
+
+def test_verdict_says_what_is_wrong(ethanol, ether):
+    fine = verdict(summarize(ethanol), "ethanol", None)
+    assert fine.startswith("On 40 structures of ethanol the typical force error is 0.0")
+    assert "(as wide as they should be)" in fine
+    for factor, words in ((0.2, "(too narrow)"), (5.0, "(too wide)")):
+        calibration = replace(ethanol.forces_calibration, scale=factor * 0.5)
+        assert words in verdict(summarize(replace(ethanol, forces_calibration=calibration)), "ethanol", None)
+    assert "apart hardly (AUROC 0.500)" in verdict(summarize(ethanol, ethanol), "ethanol", "itself")
+    assert "AUROC" in verdict(summarize(ether, ethanol), "ether", "ethanol")
+
+
+def test_text_of_users_is_only_text(tmp_path, ethanol, ether):
+    hostile = "</title></script><script>alert('σ & τ')</script><img src=x onerror=alert(2)>"
+    page = written(
+        tmp_path,
+        replace(ethanol, name=hostile),
+        replace(ether, name=hostile),
+        title=hostile,
+        model_info={hostile: {hostile: [hostile, 1]}},
+        timings={hostile: 1.0},
+    )
+    assert page.text("title") == page.text("h1") == hostile
+    assert page.count("script") == 2
+    assert page.count("img") == 0
+    assert json.loads(page.texts["script"][0])["sets"][0]["name"] == hostile
+
+
+def test_model_info_timings_and_meaning_are_shown(tmp_path, bare):
+    info = {
+        "backbone": {"name": "schnet", "cutoff": 5.0},
+        "elements": (1, 6, 8),
+        "resumed": False,
+        "note": None,
+    }
+    page = written(tmp_path, bare, model_info=info, timings={"Training": 95.25, "Fit": 301.0, "Step": 2e-5})
+    assert "1, 6, 8" in re.sub(r"\s+", " ", page.text("td"))
+    for words in ("schnet", "95.2 s", "5.02 min", "20 µs", "4.2 ms", "epistemic", "quantile: raw σ × 0.5"):
+        assert words in page.text("td")
+
+
+# --- what is not there
+
+
+@pytest.mark.parametrize(
+    ("missing", "n_figures", "remark"),
+    [
+        (("forces",), 6, "no force labels"),
+        (("energy",), 6, "no energy labels"),
+        (("forces_std_raw",), 6, "no force σ to colour the atoms"),
+        (("energy_std_raw",), 6, "Not shown for energies"),
+        (("energy_std_raw", "forces_std_raw"), 2, "the model states no error bars"),
+        (("energy", "forces"), 2, "there are no labels to compare with"),
+        (("energy", "forces", "energy_std_raw", "forces_std_raw"), 0, "Not shown for energies and forces"),
+    ],
+)
+def test_sections_vanish_with_a_remark(tmp_path, ethanol, ether, missing, n_figures, remark):
+    nothing: dict[str, Any] = dict.fromkeys(missing)
+    page = written(tmp_path, replace(ethanol, **nothing), replace(ether, **nothing))
+    assert page.count("figure") == page.count("svg") == n_figures
+    assert remark in page.text("p")
+    assert page.count("canvas") == (0 if "forces_std_raw" in missing else 2)
+
+
+def test_without_an_ood_set(tmp_path, ethanol):
+    page = written(tmp_path, ethanol)
+    assert "No out-of-distribution set was given" in page.text("p")
+    assert "AUROC" not in page.text("th", "td", "text")
+    assert page.count("canvas") == 1
+
+
+def test_unlabelled_ood_structures_are_told_apart(tmp_path, ethanol, ether):
+    page = written(tmp_path, ethanol, replace(ether, energy=None, forces=None))
+    assert "AUROC" in page.text("th")
+    assert page.count("figure") == 10
+
+
+def test_one_structure_of_one_atom(tmp_path):
+    atom = make_evaluation("hydrogen", "H", n=1)
+    assert written(tmp_path, atom, atom).count("figure") == 10
+
+
+def test_constant_and_vanishing_std(tmp_path, ethanol):
+    n = ethanol.n_structures
+    zeros = np.zeros_like(ethanol.forces)
+    page = written(tmp_path, replace(ethanol, energy_std_raw=np.full(n, 0.1), forces_std_raw=zeros))
+    assert page.count("figure") == 7  # of the force σ only the histogram, all at zero
+    assert "Not shown for forces" in page.text("p")
+
+
+# --- figures
+
+
+def test_calibration_curves_count_errors_within_intervals(ethanol):
+    quantity = figures.forces(ethanol)
+    figure = figures.new_figure(partial(figures.draw_calibration, quantity=quantity))
+    ideal, raw, calibrated = figure.axes[0].get_lines()
+    for line, scale in ((raw, 1.0), (calibrated, 0.5)):
+        z = np.abs(ethanol.forces_error / (scale * ethanol.forces_std_raw))
+        expected, observed = line.get_data()
+        brute = [np.mean(z <= norm.ppf(0.5 + 0.5 * p)) for p in expected]
+        np.testing.assert_allclose(observed, brute)
+    np.testing.assert_array_equal(ideal.get_xdata(), ideal.get_ydata())
+
+
+def test_rms_error_follows_sigma_where_sigma_is_right():
+    many = make_evaluation("many", "CH3CH2OH", n=2000)
+    quantity = figures.forces(many)
+    figure = figures.new_figure(partial(figures.draw_std_versus_error, quantity=quantity, ood=None))
+    binned = next(line for line in figure.axes[0].get_lines() if line.get_label() == "rms error, in distribution")
+    std, error = binned.get_data()
+    assert std.size == figures.N_BINS
+    np.testing.assert_allclose(error, std, rtol=0.08)  # 4,500 samples a bin: 1 % expected, and σ varies in a bin
+
+
+def test_points_are_thinned_always_alike():
+    assert figures.subsample(4999).size == 4999
+    chosen = figures.subsample(100_000)
+    assert np.unique(chosen).size == figures.MAX_POINTS
+    np.testing.assert_array_equal(chosen, figures.subsample(100_000))
+    figure = figures.new_figure(partial(figures.draw_force_parity, evaluation=make_evaluation("e", "C6H6", n=300)))
+    assert len(figure.axes[0].collections[0].get_offsets()) == figures.MAX_POINTS
+
+
+def test_energies_of_unlike_structures_are_compared_per_atom(ethanol):
+    both = replace(ethanol, structure_index=np.concatenate([np.zeros(8, dtype=np.int64), ethanol.structure_index[8:]]))
+    both.structure_index[8] = 1  # the first structure loses an atom to the second
+    for evaluation, unit in ((ethanol, "(eV)"), (both, "(eV/atom)")):
+        figure = figures.new_figure(partial(figures.draw_energy_parity, evaluation=evaluation))
+        assert unit in figure.axes[0].get_xlabel()
+
+
+def test_svg_is_xml_with_its_own_ids(ethanol):
+    figure = figures.new_figure(partial(figures.draw_force_parity, evaluation=ethanol))
+    root = ElementTree.fromstring(figures.to_svg(figure, "parity"))
+    ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
+    assert ids
+    assert all(name.startswith("parity-") for name in ids)
+
+
+def test_readme_figure(tmp_path, ethanol, ether):
+    figure = readme_figure(ethanol, ether)
+    parity, calibration, histogram = figure.axes
+    assert "force component" in parity.get_xlabel()
+    assert "coverage" in calibration.get_xlabel()
+    assert "AUROC" in histogram.get_title(loc="left")
+    figure.savefig(tmp_path / "readme.png")
+    with pytest.raises(DataError, match="force σ"):
+        readme_figure(replace(ethanol, forces_std_raw=None), ether)
+
+
+# --- the viewer
+
+
+def test_bonds_of_ethanol_are_the_textbook_ones():
+    atoms = molecule("CH3CH2OH")
+    pairs = bonds(atoms.positions, np.where(atoms.numbers == 1, 0.31, np.where(atoms.numbers == 6, 0.76, 0.66)))
+    names = Counter("".join(sorted(atoms.symbols[list(pair)])) for pair in pairs)
+    assert names == {"CC": 1, "CO": 1, "CH": 5, "HO": 1}
+
+
+def test_turning_keeps_distances_and_handedness():
+    positions = np.random.default_rng(3).normal(size=(6, 3))
+    turned = face_on(positions)
+    distance = np.linalg.norm(positions[:, None] - positions[None], axis=-1)
+    np.testing.assert_allclose(np.linalg.norm(turned[:, None] - turned[None], axis=-1), distance)
+    volume = [np.linalg.det(p[1:4] - p[0]) for p in (positions, turned)]
+    assert volume[0] == pytest.approx(volume[1])
+    spread = turned.std(axis=0)
+    assert spread[0] >= spread[1] >= spread[2]
+
+
+def test_viewer_shows_lowest_median_and_highest_std(ethanol, ether):
+    data: Any = viewer_data(ethanol, ether)
+    rms = np.sqrt((0.25 * ethanol.forces_std_raw.reshape(40, -1) ** 2).mean(axis=1))
+    order = np.argsort(rms)
+    assert choose_frames(ethanol) == [order[0], order[20], order[-1]]
+    frame = data["sets"][0]["frames"][2]
+    assert (frame["label"], frame["index"]) == ("highest σ", order[-1])
+    atoms = ethanol.structure_index == order[-1]
+    sigma = np.sqrt((0.25 * ethanol.forces_std_raw[atoms] ** 2).mean(axis=1))
+    error = np.sqrt((ethanol.forces_error[atoms] ** 2).mean(axis=1))
+    np.testing.assert_allclose(frame["std"], sigma, rtol=1e-3)
+    np.testing.assert_allclose(frame["error"], error, rtol=1e-3)
+    assert data["low"] <= min(frame["std"])
+    assert data["high"] >= max(frame["std"])
+    assert [item["ood"] for item in data["sets"]] == [False, True]

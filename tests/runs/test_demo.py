@@ -1,0 +1,64 @@
+"""The demonstration, with fewer frames: labels are those of GFN2-xTB, and the page is there at the end."""
+
+import json
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+from ase import units
+from tblite.ase import TBLite
+
+from cli_case import succeed
+from sigmaff.models.file import read_header
+from sigmaff.runs import demo
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes alone differ from the real thing."""
+    sizes = {"N_ETHANOL": 40, "N_TRAIN": 20, "N_VALIDATION": 10, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1}
+    for name, size in (sizes | {"EQUILIBRATION": 5, "SAMPLE_EVERY": 3}).items():
+        monkeypatch.setattr(demo, name, size)
+
+
+@pytest.mark.usefixtures("_small")
+def test_one_replica_is_dynamics_on_the_labelled_surface() -> None:
+    frames = demo.simulate("CH3CH2OH", 3, seed=0)
+    again = demo.simulate("CH3CH2OH", 1, seed=0)
+    other = demo.simulate("CH3CH2OH", 1, seed=1)
+    np.testing.assert_array_equal(frames[0].positions, again[0].positions)
+    assert np.abs(frames[0].positions - other[0].positions).max() > 0.01
+    for frame in frames:
+        atoms = frame.copy()
+        atoms.calc = TBLite(method="GFN2-xTB", verbosity=0)
+        assert frame.get_potential_energy() == pytest.approx(atoms.get_potential_energy(), abs=1e-5)
+        np.testing.assert_allclose(frame.get_forces(), atoms.get_forces(), atol=1e-3)
+    moved = np.abs(frames[1].positions - frames[0].positions).max()
+    light = units.kB * demo.TEMPERATURE / 1.008  # mean square speed of a hydrogen atom along an axis
+    assert 0 < moved < 6 * np.sqrt(light) * 3 * demo.STEP * units.fs
+
+
+@pytest.mark.usefixtures("_small")
+def test_the_whole_demonstration(tmp_path: Path) -> None:
+    """Taken up after the labelling of ethanol, then once more when all is done."""
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    ethanol = [frame for seed in range(2) for frame in demo.simulate("CH3CH2OH", 20, seed)]
+    ase.io.write(folder / "ethanol.extxyz", ethanol)
+    out = succeed("demo", "--output", folder)
+    assert "AUROC" in out
+    assert f"report: {folder / 'report.html'}" in out
+    assert "labelling ethanol" not in out
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "dimethyl ether" in page
+    assert "training the backbone" in page
+    ether = ase.io.read(folder / "dimethyl_ether.extxyz", ":")
+    assert len(ether) == 12
+    assert {str(frame.symbols) for frame in ether} == {"COCH6"}
+    header = read_header(folder / "run" / "model.sigmaff")
+    assert header.energy_calibration is not None
+    assert json.loads((folder / "run" / "metrics.json").read_text())["n_structures"] == 10
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.suffix != ".html"}
+    succeed("demo", "--output", folder)
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -1,0 +1,229 @@
+"""What a limit on σ promises, what the drift monitor tells, and the command that uses both."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import write
+from typer import Typer
+from typer.testing import CliRunner
+
+from calculator_case import LNK_CONFIG, build_potential, ethanol, rattled
+from md_case import Wells, at_sites
+from sigmaff.cli.main import Commands
+from sigmaff.cli.md import md, sparkline
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.evaluation import Evaluation
+from sigmaff.heads import DeterministicConfig
+from sigmaff.models.file import save
+from sigmaff.models.prediction import Calibration, Provenance
+from sigmaff.simulation import Calculator
+from sigmaff.simulation.md import MDConfig, Scores, risk_threshold, run_md, structure_scores
+from sigmaff.simulation.md.drift import DriftMonitor
+
+N_DRAWS = 3000
+
+
+def draw(n: int, generator: np.random.Generator, *, is_informed: bool) -> Scores:
+    """Errors with heavy tails, of the size that σ says or of any."""
+    std = generator.lognormal(-2.0, 0.7, n)
+    size = std if is_informed else generator.lognormal(-2.0, 0.7, n)
+    return Scores(forces_std=std, forces_error=size * np.abs(generator.standard_t(4, n)))
+
+
+def limit(scores: Scores, error_above: float, risk: float) -> float:
+    """Nothing passes where there is none."""
+    try:
+        return risk_threshold(scores, error_above, risk).value
+    except ConfigError:
+        return 0.0
+
+
+@pytest.mark.parametrize(("risk", "n"), [(0.1, 30), (0.05, 200)])
+@pytest.mark.parametrize("is_informed", [True, False])
+def test_the_promise_holds_and_is_used_up(risk: float, n: int, is_informed: bool):
+    """Chance of harm by one more structure, over draws of all: at most x, and by theory at least x − 2 / (n + 1)."""
+    generator = np.random.default_rng(0)
+    harm, passed = [], []
+    for _ in range(N_DRAWS):
+        scores, new = draw(n, generator, is_informed=is_informed), draw(20, generator, is_informed=is_informed)
+        passing = new.forces_std <= limit(scores, 0.25, risk)
+        harm.append(np.mean(passing & (new.forces_error > 0.25)))
+        passed.append(passing.mean())
+    spread = 3 * np.std(harm) / np.sqrt(N_DRAWS)
+    assert risk - 2 / (n + 1) - spread < np.mean(harm) < risk + spread
+    assert np.mean(passed) > (0.5 if is_informed else 0.2)
+
+
+def test_the_limit_is_the_largest_that_can_be_promised():
+    """19 structures and a risk of 0.1 leave one to do harm; the second harmful one has σ = 7."""
+    scores = Scores(forces_std=np.arange(1.0, 20.0), forces_error=np.isin(np.arange(1, 20), (3, 7, 12)).astype(float))
+    threshold = risk_threshold(scores, 0.5, 0.1)
+    assert threshold.value == np.nextafter(7.0, 0.0)
+    assert threshold.accepted == 6 / 19
+    for part in ("19 calibration structures", "above 0.5 eV/Å", "at most 0.1", "31.6% pass", "16.67% of these"):
+        assert part in threshold.statement
+
+
+def test_without_harm_the_limit_is_the_largest_std_known():
+    scores = Scores(forces_std=np.arange(1.0, 20.0), forces_error=np.zeros(19))
+    assert risk_threshold(scores, 0.5, 0.1).value == 19.0
+
+
+def test_too_few_structures_for_a_promise():
+    scores = Scores(forces_std=np.arange(1.0, 19.0), forces_error=np.zeros(18))
+    with pytest.raises(ConfigError, match=r"18 calibration .* at least 19, or allow a risk of 0.053"):
+        risk_threshold(scores, 0.5, 0.05)
+
+
+def test_where_nothing_could_pass_the_error_says_what_would():
+    scores = Scores(forces_std=np.arange(1.0, 41.0), forces_error=np.linspace(2.0, 1.0, 40))
+    with pytest.raises(ConfigError, match="Half of the structures") as error:
+        risk_threshold(scores, 0.5, 0.05)
+    suggested = float(str(error.value).split(" at ")[-1].split(" eV")[0])
+    assert risk_threshold(scores, suggested, 0.05).accepted >= 0.5
+    assert suggested < 2.0
+
+
+def evaluation(forces: np.ndarray | None, std: np.ndarray | None) -> Evaluation:
+    return Evaluation(
+        name="held out",
+        structure_index=np.array([0, 0, 1]),
+        atomic_numbers=np.ones(3, dtype=np.int64),
+        positions=np.zeros((3, 3)),
+        energy=None,
+        energy_predicted=np.zeros(2),
+        energy_std_raw=None,
+        forces=forces,
+        forces_predicted=np.zeros((3, 3)),
+        forces_std_raw=std,
+        node_energy_std_raw=None,
+        forces_calibration=Calibration(method="scalar", scale=2.0, n_samples=9),
+        provenance=Provenance(method="test"),
+        seconds_per_structure=0.0,
+    )
+
+
+def test_scores_are_those_of_the_worst_atom():
+    std = np.array([[3.0, 4.0, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 7.0]])
+    scores = structure_scores(evaluation(np.array([[1.0, 0, 0], [0, 6.0, 8.0], [0, 0, 2.0]]), std))
+    assert scores.forces_std.tolist() == [10.0, 14.0]  # calibrated: twice the raw σ
+    assert scores.forces_error.tolist() == [10.0, 2.0]
+    with pytest.raises(DataError, match="no forces"):
+        structure_scores(evaluation(None, std))
+    with pytest.raises(DataError, match="no σ of forces"):
+        structure_scores(evaluation(std, None))
+
+
+def alarm(frames: np.ndarray, reference: np.ndarray, false_alarm: float) -> int | None:
+    """The frame at which the monitor gives alarm."""
+    monitor = DriftMonitor(reference, false_alarm)
+    return next((index for index, score in enumerate(frames.tolist()) if monitor.update(score)), None)
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    generator = np.random.default_rng(1)
+    alarms = [alarm(generator.exponential(size=300), generator.exponential(size=50), 0.1) for _ in range(400)]
+    assert sum(at is not None for at in alarms) / 400 < 0.1 + 3 * np.sqrt(0.09 / 400)
+
+
+@pytest.mark.parametrize("n_calm", [0, 300])
+def test_a_drift_is_found_soon(n_calm: int):
+    """σ that grows threefold, at once or after a long time without any drift."""
+    generator = np.random.default_rng(2)
+    delays = []
+    for _ in range(50):
+        frames = np.concatenate([generator.lognormal(0.0, 0.3, n_calm), generator.lognormal(np.log(3.0), 0.3, 60)])
+        at = alarm(frames, generator.lognormal(0.0, 0.3, 200), 0.01)
+        delays.append(60 if at is None else at - n_calm)
+    assert np.median(delays) < 15
+
+
+def test_small_std_is_no_drift():
+    reference = np.random.default_rng(3).lognormal(size=100)
+    assert alarm(np.full(500, reference.min() / 2), reference, 0.01) is None
+
+
+def test_auto_limits_a_run_and_its_file_says_so(tmp_path: Path):
+    generator = np.random.default_rng(0)
+    std = generator.uniform(0.0, 2.0, 200)
+    scores = Scores(forces_std=std, forces_error=std * generator.uniform(0.5, 1.5, 200))
+    config = MDConfig(temperature=900.0, timestep=4.0, steps=500, check_every=1, stop_above="auto", error_above=1.5)
+    result = run_md(Wells(), [at_sites()], config, tmp_path, calibration=scores)
+    expected = risk_threshold(scores, 1.5, 0.05)
+    assert result.threshold == expected
+    said = json.loads((tmp_path / "md.json").read_text())
+    assert (said["threshold"]["value"], said["threshold"]["statement"]) == (expected.value, expected.statement)
+    assert said["replicas"][0]["ending"] == result.records[0].ending == "crossing"
+    assert np.linalg.norm(result.crossings[0].arrays["forces_uncertainty"], axis=1).max() > expected.value
+
+
+def test_sparkline():
+    assert sparkline([0.0, 0.5, 1.0, 9.0], 1.0) == "▁▅██"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model, a start, and labelled structures with forces that are not quite the model's."""
+    potential = build_potential(LNK_CONFIG)
+    save(potential, tmp_path / "model.sigmaff")
+    save(build_potential(DeterministicConfig()), tmp_path / "bare.sigmaff")
+    write(tmp_path / "start.extxyz", ethanol())
+    generator, frames = np.random.default_rng(0), []
+    for seed in range(30):
+        atoms = rattled(ethanol(), seed)
+        atoms.calc = Calculator(potential, forces_uncertainty="none")
+        energy, forces = atoms.get_potential_energy(), atoms.get_forces()
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=generator.normal(forces, 0.3))
+        frames.append(atoms)
+    write(tmp_path / "held_out.extxyz", frames)
+    return tmp_path
+
+
+def command(*arguments: str | Path) -> tuple[int, str]:
+    app = Typer(cls=Commands, pretty_exceptions_enable=False)
+    app.command()(md)
+    app.callback()(lambda: None)
+    result = CliRunner().invoke(app, ["md", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_the_command(folder: Path):
+    arguments = [folder / "model.sigmaff", folder / "start.extxyz", "--output", folder / "run", "--steps", "6"]
+    arguments += ["--stop-above", "auto", "--error-above", "1.5", "--risk", "0.2", "--on-crossing", "continue"]
+    arguments += ["--calibration", folder / "held_out.extxyz", "--temperature", "200", "--temperature", "300"]
+    arguments += ["--every", "2", "--check-every", "2", "--timestep", "0.25"]
+    code, output = command(*arguments)
+    assert code == 0, output
+    statement = json.loads((folder / "run" / "md.json").read_text())["threshold"]["statement"]
+    assert statement in output
+    assert "replica 1 (start 0 at 300 K): finished at step 6" in output
+    assert "0/2 running, σ " in output
+    assert command(*arguments)[0] == 0
+    code, output = command(*arguments, "--seed", "3")
+    assert code == 1
+    assert "seed: was 0, now 3" in output
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("model", ["--stop-above", "much"], "give a number in eV/Å, or auto"),
+        ("model", ["--stop-above", "auto", "--error-above", "1"], "name labelled ones .* with --calibration"),
+        ("model", ["--stop-above", "auto"], "needs error_above"),
+        ("model", ["--ensemble", "nve"], "no velocities"),
+        ("model", ["--ensemble", "npt"], "npt needs a cell"),
+        ("bare", ["--stop-above", "1.0"], "no σ of forces"),
+    ],
+)
+def test_commands_that_cannot_be(model: str, options: list[str], message: str, folder: Path):
+    code, output = command(
+        folder / f"{model}.sigmaff", folder / "start.extxyz", "-o", folder / "run", "--steps", "2", *options
+    )
+    assert code == 1
+    assert re.search(message, output), output
