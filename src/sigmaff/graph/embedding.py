@@ -21,7 +21,7 @@ class Embedding:
             nn.init.zeros_(linear.bias)
         return linear
 
-    def compared(self, node_features: Tensor) -> Tensor:
+    def kernel_features(self, node_features: Tensor) -> Tensor:
         """The sum of an atom's embeddings: (..., n_blocks · n_features) -> (..., n_features)."""
         if self.n_blocks == 1:
             return node_features

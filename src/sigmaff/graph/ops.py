@@ -38,3 +38,13 @@ def polynomial_cutoff(x: Tensor, power: int) -> Tensor:
 def cosine_cutoff(distance: Tensor, cutoff: float) -> Tensor:
     """(cos(πd/r) + 1)/2 inside the cutoff r: value and slope vanish at r."""
     return 0.5 * (torch.cos(distance * (math.pi / cutoff)) + 1.0)
+
+
+def unit_displacements(turn: Tensor, n_turns: int, dtype: torch.dtype) -> Tensor:
+    """Displace atoms in turn along x, y and z, those of one turn together: (3 · n_turns, n_atoms, 3).
+
+    An atom whose ``turn`` (n_atoms,) is not below ``n_turns`` stays in place.
+    """
+    moves = turn == torch.arange(n_turns, device=turn.device)[:, None]
+    axes = torch.eye(3, dtype=dtype, device=turn.device)
+    return (moves[:, None, :, None] * axes[None, :, None, :]).flatten(0, 1)
