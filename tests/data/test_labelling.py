@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,8 +139,8 @@ def test_engines_that_are_not_known(settings: dict[str, Any], reason: str) -> No
 @pytest.mark.parametrize(
     ("calculator", "reason"),
     [
-        ("no_such_module:factory", "no_such_module:factory is not to be found"),
-        ("ase.calculators.emt:NoSuchThing", "is not to be found"),
+        ("no_such_module:factory", "no_such_module:factory: cannot import the module 'no_such_module' .*; install it"),
+        ("ase.calculators.emt:NoSuchThing", "'ase.calculators.emt' has no 'NoSuchThing'"),
         ("ase.build:molecule", "does not take these arguments"),
         ("builtins:dict", "gave a dict, not an ASE calculator"),
     ],
@@ -147,6 +148,22 @@ def test_engines_that_are_not_known(settings: dict[str, Any], reason: str) -> No
 def test_factories_that_are_none(calculator: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         label(molecule("H2O"), EngineConfig(calculator=calculator))
+
+
+def test_a_module_in_the_working_directory_is_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "engine_beside_the_data.py").write_text("from ase.calculators.emt import EMT as Engine\n")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+    labelled = label(bulk("Cu"), EngineConfig(calculator="engine_beside_the_data:Engine"))
+    assert labelled.get_potential_energy() == pytest.approx(EMT().get_potential_energy(bulk("Cu")))
+
+
+def test_a_module_that_fails_is_named_with_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_engine.py").write_text("1 / 0\n")
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"broken_engine:Engine: cannot import .*ZeroDivisionError: division by zero"):
+        label(bulk("Cu"), EngineConfig(calculator="broken_engine:Engine"))
 
 
 @pytest.mark.parametrize("name", ["H2O", "CH3"], ids=["singlet", "doublet"])

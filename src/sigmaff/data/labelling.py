@@ -1,6 +1,5 @@
 """Energies and forces of structures from a quantum-chemistry engine: tight binding, DFT, or any ASE calculator."""
 
-import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from ase.neighborlist import neighbor_list
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.factory import import_factory
 from sigmaff.tasks import Outcome, run_tasks
 
 if TYPE_CHECKING:
@@ -162,11 +162,7 @@ def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
 
 
 def _from_factory(engine: EngineConfig) -> BaseCalculator:
-    module, _, name = engine.calculator.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ConfigError(f"the engine {engine.calculator} is not to be found: {error}") from None
+    factory = import_factory(engine.calculator)
     try:
         calculator = factory(**engine.arguments)
     except TypeError as error:
