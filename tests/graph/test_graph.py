@@ -9,7 +9,7 @@ from ase.neighborlist import neighbor_list
 
 from contract import AMMONIA, CRYSTAL, ETHANOL, OXYGEN_ATOM, SLAB, WATER, displaced, graph_of
 from sigmaff.errors import DataError
-from sigmaff.graph import AtomicGraph, Labels, batch_graphs, batch_labels, build_graph
+from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 
 WIRE = Atoms("CO", positions=[[0, 0, 0], [0.4, 0.9, 1.1]], cell=[0, 0, 2.5], pbc=[0, 0, 1])
 TRICLINIC = displaced(
@@ -129,14 +129,6 @@ def test_precision_applies_to_real_numbers_alone():
     graph = graph_of(CRYSTAL).to(dtype=torch.float32)
     assert {graph.positions.dtype, graph.pair_shift.dtype, graph.cell.dtype} == {torch.float32}
     assert {graph.atomic_numbers.dtype, graph.pair_index.dtype, graph.structure_index.dtype} == {torch.int64}
-
-
-def test_a_label_that_one_structure_lacks_the_batch_lacks():
-    whole = Labels(energy=torch.tensor([1.0]), forces=torch.ones(3, 3))
-    joined = batch_labels([whole, Labels(energy=torch.tensor([2.0]))])
-    assert joined.energy.tolist() == [1.0, 2.0]
-    assert joined.forces is None
-    assert joined.stress is None
 
 
 def test_far_from_the_origin_single_precision_loses_nothing():

@@ -1,10 +1,10 @@
 """Energies and forces of structures from a quantum-chemistry engine: tight binding, DFT, or any ASE calculator."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from ase import Atoms
@@ -16,10 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.factory import import_factory
-from sigmaff.tasks import Outcome, run_tasks
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 BASIS, FUNCTIONAL = "def2-svp", "pbe"
 
@@ -71,12 +67,6 @@ def label(atoms: Atoms, engine: EngineConfig) -> Atoms:
     _check_results(results, engine.max_force)
     labelled.calc = SinglePointCalculator(labelled, **results)
     return labelled
-
-
-def label_all(structures: Sequence[Atoms], engine: EngineConfig, client: "Client") -> Iterator[Outcome[Atoms]]:
-    """Labels side by side on the workers, in the order in which they end; the time limit of the engine holds."""
-    bare = [atoms.copy() for atoms in structures]
-    return run_tasks(partial(label, engine=engine), bare, client, time_limit=engine.time_limit)
 
 
 @contextmanager

@@ -153,20 +153,6 @@ def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
     )
 
 
-def batch_labels(labels: Sequence[Labels]) -> Labels:
-    """Join the labels of the graphs that ``batch_graphs`` joins. A label that one structure lacks, the batch lacks."""
-    return Labels(
-        energy=_cat([item.energy for item in labels]),
-        forces=_cat([item.forces for item in labels]),
-        stress=_cat([item.stress for item in labels]),
-    )
-
-
-def _cat(tensors: list[Tensor | None]) -> Tensor | None:
-    present = [tensor for tensor in tensors if tensor is not None]
-    return torch.cat(present) if present and len(present) == len(tensors) else None
-
-
 def _batch_cells(graphs: Sequence[AtomicGraph]) -> Tensor | None:
     if all(graph.cell is None for graph in graphs):
         return None
