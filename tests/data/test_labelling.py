@@ -113,7 +113,7 @@ def test_absurd_labels_are_refused(engine: EngineConfig, reason: str) -> None:
         (Atoms("CO", [[0, 0, 0], [0, 0, 0.4]]), r"atoms 0 and 1 are on top of each other, 0\.40 Å apart"),
         (Atoms("CO", [[0, 0, 0], [0, 0, 3.7]], cell=[5, 5, 4], pbc=True), r"on top of each other, 0\.30 Å apart"),
         (Atoms("CO", [[0, 0, 0], [0, np.nan, 1.1]]), "atom 1 has a position that is not a finite number"),
-        (Atoms("CO", [[0, 0, 0], [0, 0, 1.1]], pbc=True), "periodic along an axis that its cell does not give"),
+        (Atoms("CO", [[0, 0, 0], [0, 0, 1.1]], pbc=True), "periodic along an axis without a lattice vector"),
     ],
     ids=["one place", "too close", "too close to an image", "not finite", "no cell"],
 )
@@ -139,8 +139,8 @@ def test_engines_that_are_not_known(settings: dict[str, Any], reason: str) -> No
     [
         ("no_such_module:factory", "no_such_module:factory: cannot import the module 'no_such_module' .*; install it"),
         ("ase.calculators.emt:NoSuchThing", "'ase.calculators.emt' has no 'NoSuchThing'"),
-        ("ase.build:molecule", "does not take these arguments"),
-        ("builtins:dict", "gave a dict, not an ASE calculator"),
+        ("ase.build:molecule", "does not accept these arguments"),
+        ("builtins:dict", "returned a dict, not an ASE calculator"),
     ],
 )
 def test_factories_that_are_none(calculator: str, reason: str) -> None:

@@ -51,9 +51,9 @@ def test_pairs_are_those_of_ase_each_once(atoms: Atoms, cutoff: float):
     [
         (Atoms("HH", positions=[[0, 0, 0], [0, 0, 0.01]]), "atoms 0 and 1 are 0.01 Å apart"),
         (Atoms("H2O", positions=[[0, 0, 0], [0, 0, 1], [0, np.nan, 0]]), "atom 2 has a position"),
-        (Atoms("H", cell=[3, 3, 0], pbc=True), "lattice vector 2 has no length"),
+        (Atoms("H", cell=[3, 3, 0], pbc=True), "lattice vector 2 has zero length"),
         (Atoms("H", cell=[[3, 0, 0], [6, 0, 0], [0, 0, 3]], pbc=True), "linearly dependent"),
-        (Atoms("H", cell=[[3, 0, 0], [0, np.inf, 0], [0, 0, 3]], pbc=True), "cell holds values"),
+        (Atoms("H", cell=[[3, 0, 0], [0, np.inf, 0], [0, 0, 3]], pbc=True), "cell contains values"),
         (Atoms("HH", positions=[[0, 0, 0.02], [0, 0, 2.98]], cell=[3, 3, 3], pbc=True), "overlap"),
     ],
     ids=["overlap", "nan", "no vector", "flat cell", "infinite cell", "overlap with an image"],
