@@ -10,7 +10,7 @@ from sigmaff.errors import ConfigError
 
 
 def import_factory(name: str) -> Callable[..., Any]:
-    """Import the function or class that ``name`` refers to. Modules in the working directory are found as well.
+    """Import the function or class that ``name`` refers to. The working directory is added to ``sys.path``.
 
     Arguments:
         name: ``module:factory``, as in ``ase.calculators.emt:EMT``.
