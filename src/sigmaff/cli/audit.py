@@ -1,6 +1,5 @@
 """The command that measures the six desiderata."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -111,8 +110,6 @@ def _subjects(models: Sequence[Path], calculators: Sequence[str], device: str) -
         found.append(
             Subject(name=_model_name(path), calculator=Calculator(model, forces_uncertainty="none"), model=model)
         )
-    if calculators and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a module of one's own, beside the data
     return _with_own_names([*found, *(foreign_subject(reference) for reference in calculators)])
 
 
