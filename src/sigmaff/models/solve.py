@@ -68,12 +68,12 @@ class LabelledObservations(Observations):
         order = np.arange(len(self)) if order is None else order
         ends = np.cumsum(self.n_atoms.numpy()[order]) // BATCH_ATOMS
         for part in np.split(order, np.flatnonzero(np.diff(ends)) + 1):
-            yield _Batch(self.potential, *self.dataset.batch(part))
+            yield _Batch(self.potential, *self.dataset.batch(part), source=self.dataset.structures.source)
 
 
 class _Batch(ObservedBatch):
-    def __init__(self, potential: Potential, graph: AtomicGraph, labels: Labels) -> None:
-        self.potential, self.labels = potential, labels
+    def __init__(self, potential: Potential, graph: AtomicGraph, labels: Labels, *, source: str) -> None:
+        self.potential, self.labels, self.source = potential, labels, source
         self.graph = potential.backbone.prepare(graph.to(device=potential.device, dtype=potential.dtype))
         self._embeddings: Tensor | None = None
 
@@ -88,7 +88,7 @@ class _Batch(ObservedBatch):
     def targets(self) -> tuple[Tensor, Tensor | None]:
         energy, forces = self.potential.normalised_targets(self.graph, self.labels)
         if energy is None:
-            raise DataError("solving for a head needs energies; the data set has none")
+            raise DataError(f"{self.source}: solving for a head needs energies; the data set has none")
         return energy, forces
 
     def misses(self) -> tuple[Tensor, Tensor | None]:

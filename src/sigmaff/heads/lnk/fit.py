@@ -85,7 +85,7 @@ class _Collected:
 def solve(head: "LNK", train: Observations, held_out: Observations, seed: int, listener: Listener) -> LNKFit:
     """Compute the posterior around the readout of the backbone, which becomes the mean of the process."""
     if head.config.mean == "constant":
-        raise ConfigError("the closed-form LNK takes mean 'backbone' or 'residual'; got 'constant'")
+        raise ConfigError("the closed-form LNK takes mean 'backbone' or 'residual', not mean 'constant'")
     candidates = _candidates(head, train)
     counter = Counter(listener, len(train) + len(held_out))
     collected = _collect([candidate for candidate, _ in candidates], train, held_out, seed, counter)
