@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import matplotlib
@@ -20,7 +20,16 @@ from scipy.stats import norm
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import summarize
-from sigmaff.models.prediction import Calibration, Provenance
+from sigmaff.models.prediction import (
+    COVARIANCES,
+    FORCE_STD_SOURCES,
+    STD_KINDS,
+    Calibration,
+    Covariance,
+    ForceStdSource,
+    Provenance,
+    StdKind,
+)
 from sigmaff.report import figures, readme_figure, write_report
 from sigmaff.report.tables import verdict
 from sigmaff.report.viewer import bonds, choose_frames, face_on, viewer_data
@@ -355,6 +364,21 @@ def test_svg_is_xml_with_its_own_ids(ethanol):
     ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
     assert ids
     assert all(name.startswith("parity-") for name in ids)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "words"),
+    [
+        ("kind", StdKind, STD_KINDS),
+        ("covariance", Covariance, COVARIANCES),
+        ("forces_std", ForceStdSource, FORCE_STD_SOURCES),
+    ],
+)
+def test_every_origin_of_std_is_described(tmp_path, bare, field, values, words):
+    assert set(words) == {*get_args(values), None}
+    for value, description in words.items():
+        evaluation = replace(bare, provenance=Provenance(**{"method": "any", field: value}))
+        assert description in written(tmp_path, evaluation, force=True).text("td")
 
 
 def test_readme_figure(tmp_path, ethanol, ether):

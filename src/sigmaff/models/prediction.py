@@ -19,14 +19,37 @@ A prediction may also come with force σ from the spread of its members (ensembl
 each atom in place of one for each component (latent distances): these methods know no other way, and take "auto"."""
 
 
+StdKind = Literal["epistemic", "aleatoric", "total"]
+STD_KINDS: dict[StdKind | None, str] = {
+    "epistemic": "epistemic: what the model cannot know for want of data, without the noise of labels",
+    "aleatoric": "aleatoric: the noise of labels, without what the model cannot know",
+    "total": "total: what the model cannot know, and the noise of labels",
+    None: "none: the method gives no σ",
+}
+Covariance = Literal["full", "diagonal"]
+COVARIANCES: dict[Covariance | None, str] = {
+    "full": "full: errors of the atoms of a structure may be correlated",
+    "diagonal": "diagonal: errors of atoms are taken as independent",
+    None: "–",
+}
+ForceStdSource = Literal["exact", "sampled", "members", "by_atom"]
+FORCE_STD_SOURCES: dict[ForceStdSource | None, str] = {
+    "exact": "exact",
+    "sampled": "estimated from posterior function samples",
+    "members": "spread of the members of an ensemble, or of samples with dropout",
+    "by_atom": "one value for each atom, the same for its three components",
+    None: "not estimated",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
     """What the σ of a prediction is."""
 
     method: str  # "deterministic", "lnk", ...
-    kind: Literal["epistemic", "aleatoric", "total"] | None = None  # None: the method has no σ
-    covariance: Literal["full", "diagonal"] | None = None  # between the atoms of a structure
-    forces_std: Literal["exact", "sampled", "members", "by_atom"] | None = None  # see ``ForcesStd``
+    kind: StdKind | None = None  # None: the method has no σ
+    covariance: Covariance | None = None  # between the atoms of a structure
+    forces_std: ForceStdSource | None = None
     calibration: str | None = None  # None: raw
 
 
