@@ -29,7 +29,7 @@ from sigmaff.evaluation import (
 )
 from sigmaff.graph import AtomicGraph, Labels, batch_graphs, build_graph
 from sigmaff.heads import LNKConfig
-from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
 
 CUTOFF = 20.0
 ENERGY_STD = 1 / 128  # eV per atom; sums of it are exact
@@ -48,7 +48,7 @@ class HarmonicPairs:
     def cutoff(self) -> float:
         return CUTOFF
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         positions = graph.positions.detach().clone().requires_grad_()
         stretch = graph.with_positions(positions).pair_vectors().norm(dim=1) - 1
         pair_energy = 0.5 * self.stiffness * stretch**2
@@ -388,7 +388,7 @@ def test_all_std_zero_is_not_an_estimate() -> None:
 
 def test_sampled_force_std_of_one_batch_is_said_of_all() -> None:
     class Mixed(HarmonicPairs):
-        def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
             large = graph.n_atoms > 4
             prediction = super().predict(graph, forces_std=forces_std)
             return replace(prediction, provenance=replace(EPISTEMIC, forces_std="sampled" if large else "exact"))

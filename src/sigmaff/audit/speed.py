@@ -14,7 +14,7 @@ from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
-from sigmaff.models.prediction import ForcesStd, Prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction
 
 NAME = "Speed"
 N_MEMBERS = 5
@@ -98,7 +98,7 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
     )
 
 
-def _call(model: Model, atoms: Atoms, forces_std: ForcesStd) -> Callable[[], Prediction]:
+def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
     graph = build_graph(atoms, model.cutoff, model.dtype)
     return lambda: model.predict(graph, forces_std=forces_std)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import LabelledStructures
     from sigmaff.models import Model
-    from sigmaff.models.prediction import ForcesStd
+    from sigmaff.models.prediction import ForceStdMethod
     from sigmaff.simulation.md import MDResult, MDStatus, Scores
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -146,7 +146,7 @@ def _number_or_auto(text: str | None) -> float | str | None:
 
 
 def _scores(
-    loaded: "Model", path: Path | None, needed: bool, forces_std: "ForcesStd", terminal: "Terminal"
+    loaded: "Model", path: Path | None, needed: bool, forces_std: "ForceStdMethod", terminal: "Terminal"
 ) -> "Scores | None":
     """Of the calibration structures named, or, where they are needed, of those that the model was validated on."""
     from sigmaff.data import read_structures

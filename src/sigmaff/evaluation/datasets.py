@@ -10,7 +10,7 @@ from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_calibrated
 from sigmaff.files import file_digest
 from sigmaff.models import Model
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.models.prediction import ForceStdMethod
 
 Part = Literal["train", "validation", "test"]
 
@@ -37,7 +37,7 @@ def evaluate_on(
     *,
     name: str,
     listener: StageListener,
-    forces_std: ForcesStd = "auto",
+    forces_std: ForceStdMethod = "auto",
     batch_size: int = 32,
 ) -> Evaluation:
     """Errors and σ on a data set, raw and with the model's calibrations; without errors if it holds unseen elements."""

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from sigmaff.models import Model, Uncalibrated
 from sigmaff.models.prediction import (
     UNCALIBRATED,
     Calibration,
-    ForcesStd,
+    ForceStdMethod,
     Prediction,
     Predictor,
     Provenance,
@@ -105,7 +105,7 @@ def evaluate_calibrated(
     *,
     name: str,
     batch_size: int = 32,
-    forces_std: ForcesStd = "auto",
+    forces_std: ForceStdMethod = "auto",
     progress: Callable[[int, int], None],
 ) -> Evaluation:
     """A model with its calibrations. Elements that it has not seen have a σ, and no reference energy: no errors.
@@ -131,7 +131,7 @@ def evaluate_model(
     *,
     name: str,
     batch_size: int = 32,
-    forces_std: ForcesStd = "auto",
+    forces_std: ForceStdMethod = "auto",
     energy_calibration: Calibration = UNCALIBRATED,
     forces_calibration: Calibration = UNCALIBRATED,
     progress: Callable[[int], None] | None = None,
@@ -150,7 +150,8 @@ def evaluate_model(
         stop = min(start + batch_size, len(dataset))
         graph, known = dataset.batch(range(start, stop))
         began = time.perf_counter()
-        predictions.append(_on_cpu(predictor.predict(graph, forces_std=forces_std)))
+        prediction = predictor.predict(graph, forces_std=forces_std)
+        predictions.append(prediction.with_each(lambda tensor, _: tensor.detach().cpu()))  # free the device
         seconds += time.perf_counter() - began
         graphs.append(graph)
         labels.append(known)
@@ -218,14 +219,6 @@ def _fit(where: str, error: FloatArray, std_raw: FloatArray, method: Calibration
 
 def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:
     return None if std_raw is None else std_raw * calibration.scale
-
-
-def _on_cpu(prediction: Prediction) -> Prediction:
-    """The prediction without its history and off the device, so that batches do not pile up there."""
-    moved: dict[str, Any] = {
-        name: value.detach().cpu() for name, value in vars(prediction).items() if isinstance(value, Tensor)
-    }
-    return replace(prediction, **moved)
 
 
 def _float64(tensor: Tensor) -> FloatArray:

@@ -14,7 +14,7 @@ from sigmaff.graph import AtomicGraph, batch_graphs
 from sigmaff.models.combine import combine
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
-from sigmaff.models.prediction import ForcesStd, Prediction, concatenate, split_prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction, concatenate, split_prediction
 
 MAX_PAIRS = 20_000
 """Pairs of atoms in one batched pass, roughly: more would not be faster."""
@@ -67,7 +67,7 @@ class MonteCarloDropout(Model):
     def device(self) -> torch.device:
         return self.potential.device
 
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))

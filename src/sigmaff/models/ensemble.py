@@ -13,7 +13,7 @@ from sigmaff.heads import DeterministicConfig, EnergyDistribution
 from sigmaff.models.combine import combine
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
-from sigmaff.models.prediction import ForcesStd, Prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction
 
 
 class Ensemble(Model):
@@ -73,7 +73,7 @@ class Ensemble(Model):
             raise ConfigError("only an ensemble of potentials with deterministic heads can be compiled")
         self._compiled = torch.compile(_Networks(self.potentials), dynamic=True)
 
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
         if self._compiled is None:
             predictions = [

@@ -17,7 +17,7 @@ from sigmaff.backbones import Backbone
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import ForcesWay, Head
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.models.prediction import ForceStdMethod
 
 TANGENT_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
@@ -26,7 +26,7 @@ ELEMENTS_PER_PAIR = 2048
 
 
 def forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForcesStd
+    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForceStdMethod
 ) -> tuple[Tensor | None, ForcesWay | None]:
     """Variance of the normalised forces, (n_atoms, 3), and the way it was computed.
 

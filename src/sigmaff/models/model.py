@@ -1,15 +1,16 @@
 """What every model is that can be saved, loaded, calibrated and put to work."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
-from sigmaff.models.prediction import Calibration, ForcesStd, Prediction, calibrated
+from sigmaff.models.prediction import Calibration, ForceStdMethod, Prediction, calibrated
 
 
 class Model(nn.Module, ABC):
@@ -45,7 +46,7 @@ class Model(nn.Module, ABC):
     def device(self) -> torch.device: ...
 
     def predict_raw(
-        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
+        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", unseen_elements: bool = False
     ) -> Prediction:
         """Energies, forces and the method's own σ in eV and Å, before calibration; as in evaluation mode.
 
@@ -66,7 +67,7 @@ class Model(nn.Module, ABC):
                 self.train()
 
     @abstractmethod
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         """As ``predict_raw``, called in evaluation mode, without gradients of weights; references not known are 0."""
 
     def _without_energies(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
@@ -75,15 +76,16 @@ class Model(nn.Module, ABC):
         unseen = ~torch.isin(numbers, torch.tensor(self.elements, device=self.device))
         lost = torch.zeros_like(prediction.energy, dtype=torch.bool)
         lost[graph.structure_index.to(self.device)[unseen]] = True
-        node_energy, members = prediction.node_energy, prediction.energy_members
-        return replace(
-            prediction,
-            energy=prediction.energy.masked_fill(lost, torch.nan),
-            node_energy=None if node_energy is None else node_energy.masked_fill(unseen, torch.nan),
-            energy_members=None if members is None else members.masked_fill(lost[:, None], torch.nan),
-        )
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        def masked(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
+            if not about["absolute"]:
+                return tensor
+            mask = lost if about["per"] == "structure" else unseen
+            return tensor.masked_fill(mask.view(-1, *[1] * (tensor.ndim - 1)), torch.nan)
+
+        return prediction.with_each(masked)
+
+    def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         """Energies, forces and calibrated σ in eV and Å."""
         raw = self.predict_raw(graph, forces_std=forces_std)
         return calibrated(raw, self.energy_calibration, self.forces_calibration)
@@ -100,5 +102,5 @@ class Uncalibrated:
     def cutoff(self) -> float:
         return self.model.cutoff
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         return self.model.predict_raw(graph, forces_std=forces_std, unseen_elements=self.unseen_elements)
