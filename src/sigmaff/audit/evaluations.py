@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from sigmaff.audit.subject import Answer, Subject, ask
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError
+from sigmaff.evaluation.datasets import foreign_dataset
 from sigmaff.evaluation.evaluate import Evaluation, evaluate_calibrated
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.models import Model
@@ -30,8 +31,7 @@ def evaluate_in_batches(
     model: Model, structures: LabelledStructures, *, batch_size: int, progress: Progress
 ) -> Evaluation:
     """Without errors if there are elements that the model has not seen: they have a σ, and no reference energy."""
-    known = set(structures.elements) <= set(model.elements)
-    dataset = GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
+    dataset = foreign_dataset(model, structures)
     return evaluate_calibrated(
         model, dataset, name=Path(structures.source).stem, batch_size=batch_size, progress=progress
     )

@@ -2,10 +2,14 @@
 
 from typing import Literal, Protocol
 
-import numpy as np
-from ase.data import chemical_symbols
-
-from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures
+from sigmaff.data import (
+    DataSource,
+    GraphDataset,
+    LabelledStructures,
+    find_overlap,
+    read_structures,
+    require_elements,
+)
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_calibrated
 from sigmaff.files import file_digest
@@ -47,31 +51,18 @@ def evaluate_on(
 
 
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:
-    """Structures as a model takes them. One with an element that it cannot know is an error that names the frame."""
-    known = ", ".join(chemical_symbols[number] for number in model.elements)
-    remedy = (
-        f"an element this model was not trained on (it knows {known}); leave the structure out, or train on such ones"
-    )
-    require_elements(structures, model.elements, remedy)
+    """Structures as graphs for a model. An element that the model does not know is an error that names the frame."""
+    require_elements(structures, model.elements)
     return GraphDataset(structures, model.cutoff, model.dtype)
 
 
 def foreign_dataset(model: Model, structures: LabelledStructures) -> GraphDataset:
-    """Structures of another kind, of which σ is asked: those with an element that the model cannot know have no labels.
+    """As ``dataset_for``, but structures of unknown elements lose their labels instead of raising an error.
 
-    Such an element has no reference energy, so nothing can be said of errors.
+    An unknown element has no reference energy: the model has a σ for it, but its errors are undefined.
     """
-    if set(structures.elements) <= set(model.elements):
-        return GraphDataset(structures, model.cutoff, model.dtype)
-    return GraphDataset(structures.without_labels(), model.cutoff, model.dtype)
-
-
-def require_elements(structures: LabelledStructures, elements: tuple[int, ...], otherwise: str) -> None:
-    for index, atoms in enumerate(structures.structures):
-        unknown = np.flatnonzero(~np.isin(atoms.numbers, elements))
-        if unknown.size:
-            symbol = chemical_symbols[atoms.numbers[unknown[0]]]
-            raise DataError(f"{structures.frame_name(index)}: atom {unknown[0]} is {symbol}, {otherwise}")
+    known = set(structures.elements) <= set(model.elements)
+    return GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
 
 
 def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> LabelledStructures:
