@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -48,24 +47,12 @@ class MonteCarloDropout(Model):
         self.train(potential.training)
 
     @property
-    def cutoff(self) -> float:
-        return self.potential.cutoff
+    def potentials(self) -> list[Potential]:
+        return [self.potential]
 
     @property
-    def elements(self) -> tuple[int, ...]:
-        return self.potential.elements
-
-    @property
-    def kind(self) -> Literal["epistemic", "total"]:
-        return "epistemic" if self.potential.kind in (None, "epistemic") else "total"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.potential.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.potential.device
+    def n_passes(self) -> int:
+        return self.config.n_samples
 
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""

@@ -90,7 +90,7 @@ def _increasing(knots: tuple[float, ...], limit: float) -> bool:
 
 def save(model: Model, path: Path | str, *, force: bool = False) -> None:
     """Write a model with its configuration, statistics, calibrations and record, whole or not at all."""
-    potentials = _potentials(model)
+    potentials = model.potentials
     header = Header(
         library_version=version("sigmaff"),
         config=potentials[0].config,
@@ -130,16 +130,6 @@ def load_potential(path: Path | str, *, device: torch.device | str = "cpu") -> P
     if not isinstance(model, Potential):
         raise ModelFileError(f"{path}: a single potential is needed here; this is an ensemble, or sampled with dropout")
     return model
-
-
-def _potentials(model: Model) -> list[Potential]:
-    if isinstance(model, Ensemble):
-        return model.potentials
-    if isinstance(model, MonteCarloDropout):
-        return [model.potential]
-    if isinstance(model, Potential):
-        return [model]
-    raise TypeError(f"a {type(model).__name__} has no file format")
 
 
 def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:

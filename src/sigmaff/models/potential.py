@@ -51,6 +51,14 @@ class Potential(Model):
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
 
     @property
+    def potentials(self) -> list["Potential"]:
+        return [self]
+
+    @property
+    def n_passes(self) -> int:
+        return 1
+
+    @property
     def cutoff(self) -> float:
         return self.backbone.cutoff
 

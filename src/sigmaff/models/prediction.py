@@ -12,6 +12,8 @@ from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
 
+FloatArray = npt.NDArray[np.float64]
+
 ForceStdMethod = Literal["auto", "exact", "sampled", "none"]
 """How to compute force σ.
 
@@ -91,6 +93,21 @@ class Prediction:
         return replace(self, **changed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StructurePrediction:
+    """The prediction of one structure as numbers and NumPy arrays. ``None`` means not estimated, never zero."""
+
+    energy: float  # eV
+    forces: FloatArray  # (n_atoms, 3) eV/Å
+    energy_std: float | None  # eV
+    forces_std: FloatArray | None  # (n_atoms, 3) eV/Å
+    node_energy: FloatArray | None  # (n_atoms,) eV
+    node_energy_std: FloatArray | None  # (n_atoms,) eV
+    stress: FloatArray | None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
+    stress_std: FloatArray | None  # (3, 3) eV/Å³
+    provenance: Provenance
+
+
 @runtime_checkable
 class Predictor(Protocol):
     """All that evaluation, simulation, reports and the command line know about a model."""
@@ -155,6 +172,30 @@ def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Predict
 
 def _rows(prediction: Prediction, rows: Mapping[str, slice]) -> Prediction:
     return prediction.with_each(lambda tensor, about: tensor[rows[about["per"]]])
+
+
+def structure_prediction(prediction: Prediction) -> StructurePrediction:
+    """The prediction of a single structure as NumPy arrays."""
+    return StructurePrediction(
+        energy=prediction.energy.item(),
+        forces=prediction.forces.double().cpu().numpy(),
+        energy_std=None if prediction.energy_std is None else prediction.energy_std.item(),
+        forces_std=_array(prediction.forces_std),
+        node_energy=_array(prediction.node_energy),
+        node_energy_std=_array(prediction.node_energy_std),
+        stress=_stress(prediction.stress),
+        stress_std=_stress(prediction.stress_std),
+        provenance=prediction.provenance,
+    )
+
+
+def _array(tensor: Tensor | None) -> FloatArray | None:
+    return None if tensor is None else tensor.double().cpu().numpy()
+
+
+def _stress(tensor: Tensor | None) -> FloatArray | None:
+    """NaN marks a structure without a periodic cell in a batch that has some."""
+    return None if tensor is None or tensor.isnan().any() else _array(tensor[0])
 
 
 def concatenate(predictions: list[Prediction]) -> Prediction:
