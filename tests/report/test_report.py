@@ -320,8 +320,8 @@ def test_constant_and_vanishing_std(tmp_path, ethanol):
 
 
 def test_calibration_curves_count_errors_within_intervals(ethanol):
-    quantity = figures.forces(ethanol)
-    figure = figures.new_figure(partial(figures.draw_calibration, quantity=quantity))
+    sample = ethanol.samples["forces"]
+    figure = figures.new_figure(partial(figures.draw_calibration, sample=sample))
     ideal, raw, calibrated = figure.axes[0].get_lines()
     for line, scale in ((raw, 1.0), (calibrated, 0.5)):
         z = np.abs(ethanol.forces_error / (scale * ethanol.forces_std_raw))
@@ -333,8 +333,8 @@ def test_calibration_curves_count_errors_within_intervals(ethanol):
 
 def test_rms_error_follows_sigma_where_sigma_is_right():
     many = make_evaluation("many", "CH3CH2OH", n=2000)
-    quantity = figures.forces(many)
-    figure = figures.new_figure(partial(figures.draw_std_versus_error, quantity=quantity, ood=None))
+    sample = many.samples["forces"]
+    figure = figures.new_figure(partial(figures.draw_std_versus_error, sample=sample, ood=None))
     binned = next(line for line in figure.axes[0].get_lines() if line.get_label() == "rms error, in distribution")
     std, error = binned.get_data()
     assert std.size == figures.N_BINS

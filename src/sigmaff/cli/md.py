@@ -150,7 +150,8 @@ def _scores(
 ) -> "Scores | None":
     """Of the calibration structures named, or, where they are needed, of those that the model was validated on."""
     from sigmaff.data import read_structures
-    from sigmaff.evaluation.datasets import dataset_for, evaluate_on, leaked_structures
+    from sigmaff.evaluation import evaluate
+    from sigmaff.evaluation.datasets import dataset_for, leaked_structures
     from sigmaff.simulation.md import structure_scores
 
     if path is None and not needed:
@@ -161,7 +162,7 @@ def _scores(
     terminal.stage("σ of calibration structures")
     dataset = dataset_for(loaded, structures)
     return structure_scores(
-        evaluate_on(loaded, dataset, name=structures.source, listener=terminal, forces_std=forces_std)
+        evaluate(loaded, dataset, name=structures.source, progress=terminal.advance, forces_std=forces_std)
     )
 
 
