@@ -19,8 +19,8 @@ from torch import Tensor
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.data import GraphDataset, read_structures
-from sigmaff.evaluation import auroc, spearman
 from sigmaff.evaluation.datasets import foreign_dataset
+from sigmaff.evaluation.metrics import auroc, spearman
 from sigmaff.heads import LNK, LNKConfig
 from sigmaff.heads.lnk.fit import LENGTHSCALES, LINEAR_SCALES
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, RowLimit, Rows

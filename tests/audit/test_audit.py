@@ -52,7 +52,8 @@ from sigmaff.audit.symmetry import OPERATIONS, symmetry
 from sigmaff.backbones import CoordinatesConfig
 from sigmaff.cli.audit import audit as command
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import calibration_score
+from sigmaff.evaluation.metrics import calibration_score
+from sigmaff.evaluation.samples import Sample
 from sigmaff.heads import DeterministicConfig, EvidentialConfig, SVGPConfig
 from sigmaff.models import Ensemble, Potential
 from sigmaff.models.file import read_header
@@ -404,7 +405,11 @@ def test_chance_in_a_calibration_score():
         draws = [rng.normal(size=n)[structure] for _ in range(400)]
         std = np.ones(structure.size)
         squares = [calibration_score(errors, std) ** 2 for errors in draws]
-        chances = [calibration_chance(errors, std, structure, UNCALIBRATED) for errors in draws]
+        samples = [
+            Sample(quantity="energy", errors=errors, std_raw=std, structure=structure, calibration=UNCALIBRATED)
+            for errors in draws
+        ]
+        chances = [calibration_chance(sample) for sample in samples]
         assert np.mean(chances) == pytest.approx(np.sqrt(np.mean(squares)), rel=0.1)
         assert np.mean(chances) == pytest.approx(np.sqrt(1.65 / n), rel=0.05)
 

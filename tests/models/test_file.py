@@ -192,8 +192,8 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     assert "safetensors file of another program" in refused(path)
     save_file({"weights": torch.zeros(3)}, path, metadata={"format": "pt"})
     assert "safetensors file of another program" in refused(path)
-    assert "there is no such model file" in refused(tmp_path)
-    assert "there is no such model file" in refused(tmp_path / "missing")
+    assert "no such model file" in refused(tmp_path)
+    assert "no such model file" in refused(tmp_path / "missing")
 
 
 # --- descriptions that lie
@@ -270,6 +270,28 @@ def test_descriptions_that_no_model_has(model: Path, tmp_path: Path, apply: Call
     content, tensors = unpack(model)
     apply(content)
     refused(pack(tmp_path / "a.sigmaff", content, tensors))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_files_of_earlier_formats_load(tmp_path: Path, version: int, dtype: torch.dtype) -> None:
+    potential = build(dtype)
+    save(potential, tmp_path / "new.sigmaff")
+    content, tensors = unpack(tmp_path / "new.sigmaff")
+    assert content.pop("dtype") == str(dtype).removeprefix("torch.")
+    content["format_version"] = version
+    for name in ("mc_dropout", "other_members") if version == 1 else ():
+        del content[name]
+    again = load(pack(tmp_path / "old.sigmaff", content, tensors))
+    assert again.dtype == dtype
+    graph = build_graph(ethanol(), potential.cutoff, dtype)
+    assert torch.equal(again.predict(graph).energy, potential.predict(graph).energy)
+
+
+def test_a_precision_that_the_tensors_do_not_have(model: Path, tmp_path: Path) -> None:
+    content, tensors = unpack(model)
+    content["dtype"] = "float64"
+    assert "its description needs torch.float64" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
 
 
 def test_a_newer_format_names_the_version_needed(model: Path, tmp_path: Path) -> None:

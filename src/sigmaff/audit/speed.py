@@ -13,8 +13,8 @@ from sigmaff.audit.subject import Subject, ask
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
-from sigmaff.models.prediction import ForcesStd, Prediction
+from sigmaff.models import Ensemble, Model, Potential, PotentialConfig
+from sigmaff.models.prediction import ForceStdMethod, Prediction
 
 NAME = "Speed"
 N_MEMBERS = 5
@@ -36,8 +36,8 @@ def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None,
     with_forces_std = _call(model, structures[0], "auto")
     if with_forces_std().forces_std is not None:
         ways["model, with force σ"] = with_forces_std
-    if isinstance(plain, Potential):
-        copies = Ensemble([deepcopy(plain) for _ in range(N_MEMBERS)])
+    if plain.n_passes == 1:
+        copies = Ensemble([deepcopy(plain.potentials[0]) for _ in range(N_MEMBERS)])
         ways["ensemble"] = _call(copies, structures[0], "none")
     times = rounds(ways, n_rounds)
     ratios = times["model"] / times["backbone"]
@@ -45,7 +45,7 @@ def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None,
         "ratio_to_backbone": float(np.median(ratios)),
         "ratio_to_backbone, lower quartile": float(np.quantile(ratios, 0.25)),
         "ratio_to_backbone, upper quartile": float(np.quantile(ratios, 0.75)),
-        "passes": float(_passes(model)),
+        "passes": float(model.n_passes),
         "parameters": float(_n_parameters(model)),
         "parameters, backbone": float(_n_parameters(plain)),
     }
@@ -98,33 +98,17 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
     )
 
 
-def _call(model: Model, atoms: Atoms, forces_std: ForcesStd) -> Callable[[], Prediction]:
+def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
     graph = build_graph(atoms, model.cutoff, model.dtype)
     return lambda: model.predict(graph, forces_std=forces_std)
 
 
 def _plain(model: Model) -> Potential:
-    potential = _first_potential(model)
+    potential = model.potentials[0]
     config = PotentialConfig(backbone=potential.config.backbone, head=DeterministicConfig())
     plain = Potential(config, potential.statistics)
     plain.set_precision(potential.dtype)
     return plain.to(potential.device).eval().requires_grad_(False)
-
-
-def _first_potential(model: Model) -> Potential:
-    if isinstance(model, Ensemble):
-        return model.potentials[0]
-    if isinstance(model, MonteCarloDropout):
-        return model.potential
-    if isinstance(model, Potential):
-        return model
-    raise TypeError(f"a {type(model).__name__} has no network whose time could be measured")
-
-
-def _passes(model: Model) -> int:
-    if isinstance(model, Ensemble):
-        return sum(_passes(member) for member in model.potentials)
-    return model.config.n_samples if isinstance(model, MonteCarloDropout) else 1
 
 
 def _n_parameters(model: Model) -> int:

@@ -361,7 +361,8 @@ def _evaluate(
     """A model on its own kind of structures and, if asked for, on another kind."""
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import read_structures
-    from sigmaff.evaluation.datasets import evaluate_on, foreign_dataset
+    from sigmaff.evaluation import evaluate
+    from sigmaff.evaluation.datasets import foreign_dataset
     from sigmaff.models.file import load
 
     loaded = load(model, device=device)
@@ -371,8 +372,8 @@ def _evaluate(
 
     def evaluated(dataset: "GraphDataset", path: Path) -> "Evaluation":
         terminal.stage(f"evaluating {path.name}")
-        return evaluate_on(
-            loaded, dataset, name=path.stem, listener=terminal, forces_std=forces_std, batch_size=batch_size
+        return evaluate(
+            loaded, dataset, name=path.stem, progress=terminal.advance, forces_std=forces_std, batch_size=batch_size
         )
 
     with Terminal(console) as terminal:

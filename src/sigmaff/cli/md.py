@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import LabelledStructures
     from sigmaff.models import Model
-    from sigmaff.models.prediction import ForcesStd
+    from sigmaff.models.prediction import ForceStdMethod
     from sigmaff.simulation.md import MDResult, MDStatus, Scores
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -146,11 +146,12 @@ def _number_or_auto(text: str | None) -> float | str | None:
 
 
 def _scores(
-    loaded: "Model", path: Path | None, needed: bool, forces_std: "ForcesStd", terminal: "Terminal"
+    loaded: "Model", path: Path | None, needed: bool, forces_std: "ForceStdMethod", terminal: "Terminal"
 ) -> "Scores | None":
     """Of the calibration structures named, or, where they are needed, of those that the model was validated on."""
     from sigmaff.data import read_structures
-    from sigmaff.evaluation.datasets import dataset_for, evaluate_on, leaked_structures
+    from sigmaff.evaluation import evaluate
+    from sigmaff.evaluation.datasets import dataset_for, leaked_structures
     from sigmaff.simulation.md import structure_scores
 
     if path is None and not needed:
@@ -161,7 +162,7 @@ def _scores(
     terminal.stage("σ of calibration structures")
     dataset = dataset_for(loaded, structures)
     return structure_scores(
-        evaluate_on(loaded, dataset, name=structures.source, listener=terminal, forces_std=forces_std)
+        evaluate(loaded, dataset, name=structures.source, progress=terminal.advance, forces_std=forces_std)
     )
 
 

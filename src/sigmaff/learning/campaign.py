@@ -15,8 +15,8 @@ from ase import Atoms
 
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import DataError
-from sigmaff.evaluation import summarize
-from sigmaff.evaluation.datasets import dataset_for, evaluate_on
+from sigmaff.evaluation import evaluate, summarize
+from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import folder_lock, write_json
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
@@ -148,7 +148,7 @@ class _Campaign:
         model = load(before.model)
         held_out = read_structures(before.dataset).subset(validation_structures(before))
         dataset = dataset_for(model, held_out)
-        return structure_scores(evaluate_on(model, dataset, name="held out", listener=self.listener))
+        return structure_scores(evaluate(model, dataset, name="held out", progress=self.listener.advance))
 
     def _reached(self, explored: dict[str, Any]) -> str | None:
         """The aims, where all that are given hold for the model that has just explored."""
@@ -244,7 +244,7 @@ class _Campaign:
         self.listener.stage(f"round {place.number}: testing")
         model = load(place.model)
         dataset: GraphDataset = dataset_for(model, read_structures(self.config.test))
-        summary = summarize(evaluate_on(model, dataset, name="test", listener=self.listener))
+        summary = summarize(evaluate(model, dataset, name="test", progress=self.listener.advance))
         return {key: summary[key] for key in TEST_MEASURES}
 
     def _rng(self, number: int, purpose: int) -> np.random.Generator:

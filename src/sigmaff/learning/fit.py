@@ -9,9 +9,8 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.data import GraphDataset
-from sigmaff.evaluation import fit_calibration
+from sigmaff.evaluation import evaluate, fit_calibration
 from sigmaff.evaluation.calibration import MIN_SAMPLES
-from sigmaff.evaluation.datasets import evaluate_on
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_json, write_frames
 from sigmaff.learning.train import Making, hold_out, make
@@ -90,7 +89,7 @@ def _calibrate(model: Model, held_out: GraphDataset, config: CampaignConfig, lis
     if model.kind is None:
         return
     listener.stage("calibrating σ")
-    evaluation = evaluate_on(model, held_out, name="held out", listener=listener)
+    evaluation = evaluate(model, held_out, name="held out", progress=listener.advance)
     if evaluation.energy_error is not None and evaluation.energy_std_raw is not None and len(held_out) >= MIN_SAMPLES:
         model.energy_calibration = fit_calibration(
             evaluation.energy_error, evaluation.energy_std_raw, config.calibration

@@ -24,6 +24,7 @@ from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration
 
 FORMAT_VERSION = 3
+"""3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
 
@@ -35,6 +36,12 @@ class Part(BaseModel):
 
     config: PotentialConfig
     statistics: DatasetStatistics
+    dtype: Literal["float32", "float64"] | None = None  # of the network; None: a file of version 1 or 2
+
+    @classmethod
+    def of(cls, potential: Potential) -> "Part":
+        dtype: Any = str(potential.dtype).removeprefix("torch.")
+        return cls(config=potential.config, statistics=potential.statistics, dtype=dtype)
 
     @field_validator("statistics")
     @classmethod
@@ -50,7 +57,7 @@ class Part(BaseModel):
 
 
 class Header(Part):
-    """What a model file says about itself, beside its tensors: a potential, and what is made of it."""
+    """The description of a model beside its tensors: its first potential, and how the model uses it."""
 
     format: Literal["sigmaff"] = "sigmaff"
     format_version: int = Field(default=FORMAT_VERSION, ge=1, le=FORMAT_VERSION)
@@ -87,16 +94,18 @@ def _increasing(knots: tuple[float, ...], limit: float) -> bool:
 
 def save(model: Model, path: Path | str, *, force: bool = False) -> None:
     """Write a model with its configuration, statistics, calibrations and record, whole or not at all."""
-    potentials = _potentials(model)
+    potentials = model.potentials
+    first, *others = map(Part.of, potentials)
     header = Header(
         library_version=version("sigmaff"),
-        config=potentials[0].config,
-        statistics=potentials[0].statistics,
+        config=first.config,
+        statistics=first.statistics,
+        dtype=first.dtype,
         energy_calibration=model.energy_calibration,
         forces_calibration=model.forces_calibration,
         record=model.record,
         mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
-        other_members=[Part(config=other.config, statistics=other.statistics) for other in potentials[1:]],
+        other_members=others,
     )
     tensors = {
         _prefix(number) + name: value.detach().cpu().contiguous()
@@ -127,16 +136,6 @@ def load_potential(path: Path | str, *, device: torch.device | str = "cpu") -> P
     if not isinstance(model, Potential):
         raise ModelFileError(f"{path}: a single potential is needed here; this is an ensemble, or sampled with dropout")
     return model
-
-
-def _potentials(model: Model) -> list[Potential]:
-    if isinstance(model, Ensemble):
-        return model.potentials
-    if isinstance(model, MonteCarloDropout):
-        return [model.potential]
-    if isinstance(model, Potential):
-        return [model]
-    raise TypeError(f"a {type(model).__name__} has no file format")
 
 
 def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
@@ -182,7 +181,7 @@ def read_header(path: Path | str) -> Header:
 
 def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
     if not path.is_file():
-        raise ModelFileError(f"{path}: there is no such model file")
+        raise ModelFileError(f"{path}: no such model file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = (file.metadata() or {}).get(METADATA_KEY)
@@ -229,8 +228,9 @@ def _parse(path: Path, metadata: str) -> Header:
 
 
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
-    """Names, shapes, types and values, before memory is taken on the word of the description. The network's type."""
-    dtype = torch.float64 if _is_double(tensors) else torch.float32
+    """Check names, shapes, types and values before allocating memory; return the precision of the network."""
+    is_double = _has_double_backbone(tensors) if part.dtype is None else part.dtype == "float64"
+    dtype = torch.float64 if is_double else torch.float32
     try:
         with torch.device("meta"):
             potential = Potential(part.config, part.statistics)
@@ -247,11 +247,11 @@ def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.
                 f"its description needs {expected[name].dtype} {tuple(expected[name].shape)}"
             )
         if not torch.isfinite(tensor).all():
-            raise ModelFileError(f"{path}: damaged: {name} holds values that are not finite numbers")
+            raise ModelFileError(f"{path}: damaged: {name} has values that are not finite numbers")
     return dtype
 
 
-def _is_double(tensors: dict[str, Tensor]) -> bool:
+def _has_double_backbone(tensors: dict[str, Tensor]) -> bool:
     return any(tensor.dtype == torch.float64 for name, tensor in tensors.items() if name.startswith("backbone."))
 
 

@@ -18,7 +18,7 @@ from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import unit_displacements
 from sigmaff.heads import Head, HeadForceStdMethod
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.models.prediction import ForceStdMethod
 
 TANGENT_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
@@ -27,7 +27,7 @@ ELEMENTS_PER_PAIR = 2048
 
 
 def forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForcesStd
+    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForceStdMethod
 ) -> tuple[Tensor | None, HeadForceStdMethod | None]:
     """Variance of the normalised forces, (n_atoms, 3), and the way it was computed.
 

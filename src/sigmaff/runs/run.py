@@ -10,8 +10,8 @@ import numpy as np
 
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import Evaluation, Summary, summarize
-from sigmaff.evaluation.datasets import calibrate, evaluate_on, foreign_dataset
+from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
+from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import save
@@ -84,7 +84,7 @@ def _calibrate_and_test(
     if data.test is None:
         return None
     listener.stage("testing")
-    evaluation = evaluate_on(model, data.test, name="test", listener=listener)
+    evaluation = evaluate(model, data.test, name="test", progress=listener.advance)
     metrics = summarize(evaluation)
     record["metrics"] = metrics
     record["ood"] = {name: _told_apart(model, evaluation, name, other, listener) for name, other in config.ood.items()}
@@ -100,7 +100,7 @@ def _told_apart(model: Model, evaluation: Evaluation, name: str, other: OtherStr
         structures = structures.subset(np.sort(drawn))
     listener.stage(f"testing on {name}")
     try:
-        foreign = evaluate_on(model, foreign_dataset(model, structures), name=name, listener=listener)
+        foreign = evaluate(model, foreign_dataset(model, structures), name=name, progress=listener.advance)
     except DataError as error:
         listener.warn(f"{name} cannot be predicted: {error}")
         return {}

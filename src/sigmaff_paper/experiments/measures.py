@@ -16,7 +16,7 @@ from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import DeterministicConfig, EvidentialConfig, HeadConfig, LNKConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
 from sigmaff.models.file import load
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.models.prediction import ForceStdMethod
 from sigmaff.runs.methods import METHODS, PAPERS_LNK, Method
 from sigmaff.runs.stages import Listener
 from sigmaff_paper.experiments.cell import Cell, Place
@@ -92,7 +92,7 @@ class Timed(Cell):
             "spread": {name: 1e3 * statistics.pstdev(found) for name, found in seconds.items()},
         }
 
-    def _models(self, graph: AtomicGraph) -> dict[str, tuple[Model, ForcesStd]]:
+    def _models(self, graph: AtomicGraph) -> dict[str, tuple[Model, ForceStdMethod]]:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             lnk = self._potential(PAPERS_LNK.model_copy(update={"n_inducing": self.n_inducing}))

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.models.prediction import ForceStdMethod
 
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["langevin", "nose-hoover", "bussi"]
@@ -39,7 +39,7 @@ class MDConfig(BaseModel):
     pressure_damping: float = Field(default=1000.0, gt=0, description="fs, time constant of the barostat")
     seed: int = Field(default=0, ge=0, description="of velocities and thermostats")
 
-    forces_std: ForcesStd = Field(default="auto", description="how σ of forces is computed, where it is")
+    forces_std: ForceStdMethod = Field(default="auto", description="how σ of forces is computed, where it is")
     check_every: int = Field(default=10, ge=1, description="steps between looks at σ of forces, which costs most")
     stop_above: float | Literal["auto"] | None = Field(
         default=None,
