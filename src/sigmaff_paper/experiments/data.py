@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ase.io
 import numpy as np
@@ -13,8 +13,8 @@ from pydantic import Field
 
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.files import atomic_write
+from sigmaff.runs.jobs import Job, JobFolder
 from sigmaff.runs.stages import Listener
-from sigmaff_paper.experiments.cell import Cell, Place
 
 EQUILIBRIUM, NON_EQUILIBRIUM = "equilibrium.extxyz", "nonequilibrium.extxyz"
 QM7X_FOLDERS = ("", "qm7x", "qm7x-like", "qm7x_like")
@@ -24,7 +24,7 @@ N_GATHERED = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
+class DataFolders:
     """Folders with data sets, and one for what is made of them."""
 
     folders: tuple[Path, ...]
@@ -35,15 +35,15 @@ class Data:
         file = f"rmd17_{molecule}.npz"
         return self._first(f"rmd17/{file}", file)
 
-    def qm7x(self) -> "Qm7x":
+    def qm7x(self) -> "Qm7xFiles":
         """Two extxyz files (as of ``sigmaff generate qm7x-like``), or else the published HDF5 files."""
         for folder in self._qm7x_folders():
             if (folder / EQUILIBRIUM).is_file():
-                return Qm7x(folder=folder)
+                return Qm7xFiles(folder=folder)
         for folder in self._qm7x_folders():
             if published := tuple(sorted(folder.glob("[1-8]000.hdf5"))):
-                return Qm7x(folder=self.made / "qm7x", published=published)
-        return Qm7x(folder=self._first("qm7x-like"))
+                return Qm7xFiles(folder=self.made / "qm7x", published=published)
+        return Qm7xFiles(folder=self._first("qm7x-like"))
 
     def _qm7x_folders(self) -> Iterable[Path]:
         return (folder / name for folder in self.folders for name in QM7X_FOLDERS)
@@ -55,7 +55,7 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qm7x:
+class Qm7xFiles:
     """Equilibrium and non-equilibrium structures, each in one file."""
 
     folder: Path
@@ -70,9 +70,9 @@ class Qm7x:
         return self.folder / NON_EQUILIBRIUM
 
     @property
-    def gathering(self) -> "list[Gathered]":
+    def jobs(self) -> list[Job]:
         """The cell that makes the two files, if one has to."""
-        return [Gathered(name="data/qm7x", needs=self.published, folder=self.folder)] if self.published else []
+        return [GatherJob(name="data/qm7x", needs=self.published, folder=self.folder)] if self.published else []
 
     @property
     def needs(self) -> tuple[Path, ...]:
@@ -80,12 +80,14 @@ class Qm7x:
         return () if self.published else (self.equilibrium, self.non_equilibrium)
 
 
-class Gathered(Cell):
+class GatherJob(Job):
     """The published QM7-X as two extxyz files: all equilibrium structures, and a draw of the others."""
 
-    folder: Path = Field(description="where the two files go")
+    kind: ClassVar[str] = "Gathered"
 
-    def work(self, place: Place, listener: Listener) -> dict[str, Any]:
+    folder: Path = Field(description="of the two files")
+
+    def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
         equilibrium, others = list[Atoms](), list[Atoms]()
         for number, path in enumerate(self.needs):
             listener.stage(f"reading {path}")

@@ -1,29 +1,125 @@
-"""What an experiment is."""
+"""Experiments: the jobs of a table or figure of the paper, and our numbers beside the published ones."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sigmaff_paper.experiments.cell import Cell, Results
-from sigmaff_paper.experiments.presentation import Presentation
-from sigmaff_paper.experiments.protocols import BACKBONES, QUICK, SIZES, TITLES, Scale
-from sigmaff_paper.experiments.sources import Data
+from matplotlib.figure import Figure
+
+from sigmaff.runs.jobs import Job, Results
+from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.settings import BACKBONES, QUICK, SIZES, TITLES, Scale
 from sigmaff_paper.tables.hyperparameters import Kind
+from sigmaff_paper.tables.table import Labels, PaperTable
+
+Ours = Callable[[Labels, str], float | None]
+"""Our number of a row and a column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Our number and the published one."""
+
+    ours: float | None
+    paper: float | None = None
+    note: str | None = None
+
+    def text(self, mark: str) -> str:
+        """Return our number, and the published one in brackets."""
+        ours = "–" if self.ours is None else _shown(self.ours)
+        return ours if self.paper is None else f"{ours} ({_printed(self.paper)}{mark})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """Rows by their labels, one entry for each column."""
+
+    title: str
+    columns: Labels
+    rows: dict[Labels, tuple[Entry, ...]]
+
+    def markdown(self) -> str:
+        notes = list(dict.fromkeys(entry.note for row in self.rows.values() for entry in row if entry.note is not None))
+        n_labels = max(len(labels) for labels in self.rows)
+        lines = [[""] * n_labels + list(self.columns), ["---"] * (n_labels + len(self.columns))]
+        for labels, entries in self.rows.items():
+            texts = [entry.text(f" [{notes.index(entry.note) + 1}]" if entry.note else "") for entry in entries]
+            lines.append([*labels, *[""] * (n_labels - len(labels)), *texts])
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return "\n\n".join([f"### {self.title}", table, *(f"[{k}] {note}." for k, note in enumerate(notes, 1))])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [
+                {"labels": list(labels), "entries": [vars(entry) for entry in entries]}
+                for labels, entries in self.rows.items()
+            ],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What an experiment shows. ``notes`` list the differences from the paper; figures are by name."""
+
+    tables: list[ResultTable]
+    figures: dict[str, Figure]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper: the cells that it takes, and how their results are shown."""
+    """A table or figure of the paper."""
 
     title: str
     shows: str  # which tables and figures
-    cells: Callable[[Scale, Data], list[Cell]]
-    present: Callable[[Results, Scale], Presentation]
-    quick_minutes: int  # on two cores, with nothing done before
+    jobs: Callable[[Scale, DataFolders], list[Job]]
+    present: Callable[[Results, Scale], Report]
+    quick_minutes: int  # on two cores, from the start
 
 
-def once(cells: Iterable[Cell]) -> list[Cell]:
-    """Each cell once, sources before what takes them."""
-    return list({cell.name: cell for cell in cells}.values())
+def beside(
+    paper: PaperTable,
+    ours: Ours,
+    *,
+    rows: Iterable[Labels] | None = None,
+    columns: Sequence[str] | None = None,
+    more_columns: Sequence[str] = (),
+    title: str = "",
+) -> ResultTable:
+    """Return our numbers beside those of a published table.
+
+    Arguments:
+        rows, columns: those to show; default: all of the paper. Rows and columns that the paper does not have show our
+            numbers alone.
+        more_columns: columns after those.
+        title: appended to that of the paper.
+    """
+    shown = (*(paper.columns if columns is None else columns), *more_columns)
+    return ResultTable(
+        title=f"{paper.number}: {paper.caption}{title}",
+        columns=shown,
+        rows={
+            row: tuple(
+                Entry(ours=ours(row, column), paper=paper.value(row, column), note=paper.slip(row, column))
+                for column in shown
+            )
+            for row in (paper.rows if rows is None else rows)
+        },
+    )
+
+
+def _shown(number: float) -> str:
+    """Counts as integers; measures with three decimals, or three significant digits below 0.1."""
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:.3f}" if abs(number) >= 0.1 else f"{number:.3g}"
+
+
+def _printed(number: float) -> str:
+    """As in the paper."""
+    return f"{number:,}" if isinstance(number, int) else f"{round(number, 4):g}"
 
 
 def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]:

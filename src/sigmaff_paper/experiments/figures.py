@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sigmaff.report.figures import BLUE, GREY, INK, ORANGE, STYLE, Panel, new_figure, to_svg
-from sigmaff_paper.experiments.presentation import Table
+from sigmaff_paper.experiments.experiment import ResultTable
 
 Matrix = npt.NDArray[np.float64]
 COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
@@ -35,7 +35,7 @@ def svg(figure: Figure, name: str) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure, name)
 
 
-def dots(table: Table, *, logarithmic: bool = True, label: str = "") -> Figure:
+def dots(table: ResultTable, *, logarithmic: bool = True, label: str = "") -> Figure:
     """Every entry of a table that is ours as a dot, and the paper's beside it; row by row from the top."""
     entries = [
         (", ".join((*labels, column)), entry)
