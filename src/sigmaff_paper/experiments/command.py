@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DATA_VARIABLE = "SIGMAFF_DATA"
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

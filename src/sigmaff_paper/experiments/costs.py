@@ -124,9 +124,9 @@ def present_speed(results: Results, scale: Scale) -> Report:
         figures={"time": figures.dots(of_time, label="time of a prediction (ms)")},
         notes=[
             "DimeNet++ at the paper's size with initial weights, energies, forces and energy σ of one molecule at a "
-            "time, medians on one CPU thread; the paper's hardware is not told, so ratios compare, not milliseconds.",
-            "Eight molecules of the size of those of QM7-X, from ASE's collection. Trainings are those of "
-            "backbones; the process of an LNK is trained on one.",
+            "time, medians on one CPU thread. The paper does not state its hardware: compare ratios, not milliseconds.",
+            "Eight molecules as large as those of QM7-X, from ASE's collection. Trainings are those of a backbone; the "
+            "process of an LNK is trained on one.",
         ],
     )
 

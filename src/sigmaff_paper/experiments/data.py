@@ -1,4 +1,4 @@
-"""Where the data of the experiments are."""
+"""Find the data sets of the experiments."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ from sigmaff.runs.stages import Listener
 
 EQUILIBRIUM, NON_EQUILIBRIUM = "equilibrium.extxyz", "nonequilibrium.extxyz"
 QM7X_FOLDERS = ("", "qm7x", "qm7x-like", "qm7x_like")
-"""Where in a data folder the QM7-X files are looked for."""
+"""Folders within a data folder that may contain the QM7-X files."""
 N_GATHERED = 2000
-"""Non-equilibrium structures that are drawn from each of the published QM7-X files."""
+"""Non-equilibrium structures drawn from each of the published QM7-X files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFolders:
-    """Folders with data sets, and one for what is made of them."""
+    """Folders with data sets, and one for files made from them."""
 
     folders: tuple[Path, ...]
     made: Path
 
     def md17(self, molecule: str) -> Path:
-        """The rMD17 file of a molecule, which holds the original MD17 labels too."""
+        """Return the rMD17 file of a molecule, which also contains the original MD17 labels."""
         file = f"rmd17_{molecule}.npz"
         return self._first(f"rmd17/{file}", file)
 
     def qm7x(self) -> "Qm7xFiles":
-        """Two extxyz files (as of ``sigmaff generate qm7x-like``), or else the published HDF5 files."""
+        """Return two extxyz files, e.g. of ``sigmaff generate qm7x-like``, or else the published HDF5 files."""
         for folder in self._qm7x_folders():
             if (folder / EQUILIBRIUM).is_file():
                 return Qm7xFiles(folder=folder)
@@ -49,7 +49,7 @@ class DataFolders:
         return (folder / name for folder in self.folders for name in QM7X_FOLDERS)
 
     def _first(self, *names: str) -> Path:
-        """The first of these that is in a folder; if there is none, the path where it was looked for first."""
+        """The first path that exists, or else the first of all."""
         paths = [folder / name for name in names for folder in self.folders or (Path(),)]
         return next((path for path in paths if path.exists()), paths[0])
 
@@ -59,7 +59,7 @@ class Qm7xFiles:
     """Equilibrium and non-equilibrium structures, each in one file."""
 
     folder: Path
-    published: tuple[Path, ...] = ()  # HDF5 files that they have to be gathered from
+    published: tuple[Path, ...] = ()  # HDF5 files to make them from
 
     @property
     def equilibrium(self) -> Path:
@@ -71,17 +71,17 @@ class Qm7xFiles:
 
     @property
     def jobs(self) -> list[Job]:
-        """The cell that makes the two files, if one has to."""
+        """Return the job that makes the two files, if they have to be made."""
         return [GatherJob(name="data/qm7x", needs=self.published, folder=self.folder)] if self.published else []
 
     @property
     def needs(self) -> tuple[Path, ...]:
-        """Files that have to be there before any cell."""
+        """Return files that must exist before any job."""
         return () if self.published else (self.equilibrium, self.non_equilibrium)
 
 
 class GatherJob(Job):
-    """The published QM7-X as two extxyz files: all equilibrium structures, and a draw of the others."""
+    """Writes the published QM7-X as two extxyz files: all equilibrium structures, and a random sample of the others."""
 
     kind: ClassVar[str] = "Gathered"
 
@@ -104,7 +104,7 @@ class GatherJob(Job):
 
 
 def _frames(structures: LabelledStructures) -> list[Atoms]:
-    """With labels as ASE keeps them."""
+    """With labels as results of a calculator."""
     assert structures.energy is not None
     assert structures.forces is not None
     frames = []

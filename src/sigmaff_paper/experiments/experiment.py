@@ -123,26 +123,27 @@ def _printed(number: float) -> str:
 
 
 def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]:
-    """How runs depart from the paper's."""
+    """List how our runs differ from the paper's.
+
+    Arguments:
+        backbones: names of the backbones of the experiment.
+    """
     every = [
-        "Calibration scores are of σ after calibration by one factor on the validation structures, averaged over "
-        "single structures as in the paper (perfect is 1.254); rows named global are of all structures together "
-        "(perfect is 0).",
-        "Inducing points are shared out by element and chosen far apart, not the first of the training set; LNK and "
-        "SVGP-DKL go on from a trained backbone.",
-        "Energies are total energies less fitted reference energies of elements, in units of the rms force or, if "
-        "that is larger, of their spread per atom.",
+        "σ is calibrated by one factor on the validation structures. Calibration scores are means over single "
+        "structures as in the paper (perfect: 1.254); rows named global use all structures together (perfect: 0).",
+        "Inducing points are distributed over elements and chosen far apart; the paper takes the first of the training "
+        "set. LNK and SVGP-DKL start from a trained backbone.",
+        "Energies are total energies minus fitted reference energies of elements, in units of the rms force or of "
+        "their spread per atom, whichever is larger.",
     ]
     if kind == "md17":
-        every.append("Labels are the original ones of MD17, of the structures that rMD17 kept.")
+        every.append("Labels are the original ones of MD17, for the structures of rMD17.")
     if kind == "qm7x":
         every.append(
-            "Where there are extxyz files, they are taken as they are: those of 'sigmaff generate qm7x-like' are "
-            "labelled by GFN2-xTB, those of the paper by PBE0+MBD."
+            "Existing extxyz files are used as they are: 'sigmaff generate qm7x-like' labels by GFN2-xTB, the paper "
+            "by PBE0+MBD."
         )
-        every.append(
-            "AUC-ROC of forces goes by the rms of force σ, which, unlike the paper's trace, does not grow with size."
-        )
+        every.append("AUC-ROC of forces uses the rms of force σ; the paper's trace grows with size.")
     return every + (_of_paper_scale(kind) if scale == "paper" else _of_quick_scale(kind, backbones))
 
 
@@ -155,7 +156,7 @@ def _of_quick_scale(kind: Kind, backbones: Iterable[str]) -> list[str]:
     if quick.forces_weight is not None:
         notes.append(
             f"Scale quick: forces weigh {quick.forces_weight:g} in the loss, energies the rest (paper: 0.99 or 0.9), "
-            "because small forces of structures at rest teach little of energies in so few steps."
+            "because the small forces of relaxed structures say little about energies in so few steps."
         )
     for name in backbones:
         config, default = BACKBONES["quick"][name].model_dump(), BACKBONES["paper"][name].model_dump()
@@ -168,6 +169,6 @@ def _of_paper_scale(kind: Kind) -> list[str]:
     sizes = SIZES["paper"][kind]
     tested = "all other" if sizes.n_test is None else f"{sizes.n_test}"
     return [
-        f"Scale paper: tested on {tested} structures, and on {sizes.n_ood} of each other set; the paper does not tell.",
-        "The paper omits the training of NequIP: rate and averaging are those of its publication.",
+        f"Scale paper: tested on {tested} structures and {sizes.n_ood} of each other set; the paper gives no numbers.",
+        "The paper omits the training of NequIP: learning rate and averaging are those of the NequIP publication.",
     ]

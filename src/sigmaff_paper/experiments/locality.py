@@ -97,9 +97,9 @@ def present(results: Results, scale: Scale) -> Report:
         figures={"growth": figures.growth(curves)} if curves else {},
         notes=[
             "The paper's figure has no numbers. Its text: ensembles and LNK grow linearly with slope 1, MCD does so in "
-            "expectation; SVGP-DKL and evidential regression rise too steeply, and no further after three molecules.",
+            "expectation; SVGP-DKL and evidential regression rise too steeply, and stop after three molecules.",
             "Slopes of log σ over log n, n = 1 … 8, means over 20 test structures. The LNK of the paper sums variances "
-            "of atoms (σ as √n); the closed form keeps their covariance (σ as n).",
+            "of atoms (σ ∝ √n); the closed form keeps their covariance (σ ∝ n).",
             *differences(scale, "md17", (BACKBONE,)),
         ],
     )
@@ -107,7 +107,7 @@ def present(results: Results, scale: Scale) -> Report:
 
 EXPERIMENTS = {
     "locality": Experiment(
-        title="growth of σ with the number of far copies of a molecule",
+        title="growth of σ with the number of distant copies of a molecule",
         shows="Figure 2",
         jobs=_jobs,
         present=present,

@@ -111,7 +111,7 @@ def present_accuracy(results: Results, scale: Scale) -> Report:
         tables=[average, *tables],
         figures={"averages": figures.dots(average, label="MAE (kcal/mol, kcal/mol/Å)")},
         notes=[
-            "Averages of fewer than seven molecules stand beside those of the paper over the same molecules.",
+            "Averages over fewer than seven molecules are compared with the paper's averages over the same molecules.",
             "The column LNK of Tables 14 and 15 is the fixed-LNK: their averages are those of Table 3.",
             *differences(scale, "md17", TITLES),
         ],
@@ -218,10 +218,10 @@ def present_detection(results: Results, scale: Scale) -> Report:
             for backbone in methods
         },
         notes=[
-            "Rows: the molecule that a model was trained on; columns: the one that its energy σ per atom should tell "
-            "apart from it. 0.5 on the diagonal is by definition.",
-            "The paper's heat maps have no numbers; its text says that ensembles and LNK separate perfectly (1), and "
-            "that MCD and evidential regression show no clear diagonal. Its σ is that of the whole molecule.",
+            "Rows: the molecule that a model was trained on; columns: the molecule that its energy σ per atom should "
+            "detect. 0.5 on the diagonal is by definition.",
+            "The paper's heat maps have no numbers. According to its text ensembles and LNK separate perfectly (1), "
+            "and MCD and evidential regression show no clear diagonal. Its σ is that of the whole molecule.",
             *differences(scale, "md17", methods),
         ],
     )
@@ -239,7 +239,7 @@ def _summary(results: Results, scale: Scale, models: Iterable[tuple[str, str]]) 
             Entry(ours=_same_size(per_atom, scale)),
         )
     return ResultTable(
-        title="Figures 3, 5 and 6: the pair that is hardest to tell apart",
+        title="Figures 3, 5 and 6: the pair that is hardest to distinguish",
         columns=(*SUMMARY, SAME_SIZE),
         rows=rows,
     )
@@ -286,7 +286,7 @@ def present_mixture(results: Results, scale: Scale) -> Report:
             "detection": figures.heat_maps({"GMDN": values}, MD17_MOLECULES[scale]),
         },
         notes=[
-            "The paper takes the best of several settings for each molecule; here one setting serves all. The column "
+            "The paper takes the best of several settings for each molecule; here all have one setting. The column "
             "LNK is the fixed-LNK of Table 2.",
             *differences(scale, "md17", ("schnet",)),
         ],
@@ -302,7 +302,7 @@ EXPERIMENTS = {
         quick_minutes=16,
     ),
     "md17-ood": Experiment(
-        title="molecules of MD17 told apart from the one that a model was trained on",
+        title="detection of molecules of MD17 other than the one that a model was trained on",
         shows="Figures 3, 5, 6",
         jobs=lambda scale, data: study_jobs(DETECTION[scale], data),
         present=present_detection,

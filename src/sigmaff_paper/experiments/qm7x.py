@@ -94,8 +94,8 @@ def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str,
 
 
 def _title(scale: Scale) -> str:
-    """Which backbone takes the place of the paper's DimeNet++, if another does."""
-    return "" if MAIN[scale] == "dimenet++" else f"; here {TITLES[MAIN[scale]]} in the place of DimeNet++"
+    """Name the backbone that replaces the paper's DimeNet++, if another does."""
+    return "" if MAIN[scale] == "dimenet++" else f"; here {TITLES[MAIN[scale]]} instead of DimeNet++"
 
 
 # --- errors, calibration and detection, by method
@@ -169,7 +169,7 @@ def present_dropout(results: Results, scale: Scale) -> Report:
     tables = [beside(by_backbone[name], ours_of(results, scale, name, columns)) for name in backbones]
     notes = differences(scale, "qm7x", backbones)
     if scale == "quick":
-        notes.append("Table 21, of DimeNet++, is made at scale paper alone.")
+        notes.append("Table 21, of DimeNet++, is made at scale paper only.")
     return Report(
         tables=tables,
         figures={f"table-{table.title[6:8]}": figures.dots(table, label="eV, eV/Å, or score") for table in tables},
@@ -212,8 +212,8 @@ def present_forces(results: Results, scale: Scale) -> Report:
         tables=[beside(paper.FORCE, ours, rows=rows, title=_title(scale))],
         figures={"detection": figures.dots(detection, label="AUC-ROC by force σ", logarithmic=False)},
         notes=[
-            "Analytic σ of forces is that of the process itself, from one model and one pass; at 0 % of dropout of "
-            "the LNK stands the fixed-LNK. The paper has no such rows: it takes them to be impossible.",
+            "Analytic σ of forces is that of the process itself, from one model and one pass. At 0 % dropout the LNK "
+            "is the fixed-LNK. The paper has no such rows: it considers them impossible.",
             *differences(scale, "qm7x", (MAIN[scale],)),
         ],
     )
@@ -235,14 +235,14 @@ EXPERIMENTS = {
         quick_minutes=15,
     ),
     "qm7x-ooe": Experiment(
-        title="non-equilibrium structures of QM7-X told apart from equilibrium ones",
+        title="detection of non-equilibrium structures of QM7-X",
         shows="Tables 5, 17, 18, 19, 20 (AUC-ROC)",
         jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
         present=present_detection,
         quick_minutes=15,
     ),
     "dropout-rate": Experiment(
-        title="rates of dropout on QM7-X",
+        title="dropout rates on QM7-X",
         shows="Tables 21, 22",
         jobs=lambda scale, data: study_jobs(DROPOUT[scale], data),
         present=present_dropout,

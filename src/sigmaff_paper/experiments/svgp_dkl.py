@@ -32,7 +32,7 @@ def present(results: Results, scale: Scale) -> Report:
     )
     notes = [*differences(scale, "md17", (BACKBONE,)), *differences(scale, "qm7x", (qm7x.MAIN[scale],))]
     if qm7x.MAIN[scale] != "dimenet++":
-        notes.insert(0, f"On QM7-X {TITLES[qm7x.MAIN[scale]]} stands in the place of DimeNet++.")
+        notes.insert(0, f"On QM7-X {TITLES[qm7x.MAIN[scale]]} replaces DimeNet++.")
     return Report(
         tables=[table],
         figures={"errors": figures.dots(table, label="MAE (kcal/mol, /Å; QM7-X eV, /Å)")},
