@@ -15,8 +15,8 @@ import ase.io
 import numpy as np
 import torch
 from ase import Atoms
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks

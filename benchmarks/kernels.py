@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from timing import describe_machine
+from machine import describe_machine
 from torch import Tensor
 
 from sigmaff.allocator import keep_large_blocks

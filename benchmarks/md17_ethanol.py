@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal

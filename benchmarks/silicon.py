@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import numpy as np
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, read_structures

@@ -11,7 +11,7 @@ import sigmaff
 
 LAYERS = [
     {"errors"},
-    {"units", "files", "allocator", "tasks", "config", "factory"},
+    {"units", "files", "allocator", "tasks", "config", "factory", "progress", "timing"},
     {"graph"},
     {"data"},
     {"backbones"},

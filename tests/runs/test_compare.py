@@ -95,6 +95,14 @@ def test_finished_methods_are_kept(compared: Workspace):
     assert "llpr" in page
 
 
+def test_force_trains_the_named_methods_again(compared: Workspace):
+    paths = sorted(compared.folder.glob("run/*/model.sigmaff"))
+    before = {path.parent.name: path.stat().st_mtime_ns for path in paths}
+    succeed("compare", compared / "run.yaml", "--methods", "llpr", "--methods", "ensemble", "--force")
+    again = {path.parent.name for path in paths if path.stat().st_mtime_ns != before[path.parent.name]}
+    assert again == {"llpr", "ensemble"}
+
+
 def test_a_method_that_fails_is_told_and_the_others_go_on(tmp_path: Path):
     """36 structures are too few for 100 inducing points on structures."""
     ase.io.write(tmp_path / "data.extxyz", morse_frames(60, seed=1))

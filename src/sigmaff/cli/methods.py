@@ -39,14 +39,14 @@ def compare(
     from sigmaff.cli.tables import comparison_table
     from sigmaff.config import read_config
     from sigmaff.runs.compare import compare as run_comparison
-    from sigmaff.runs.comparison import write_comparison
+    from sigmaff.runs.compare import write_comparison
     from sigmaff.runs.config import RunConfig
 
     settings = read_config(RunConfig, config, set_ or [], {} if output is None else {"output": output})
     with Terminal(console) as terminal:
-        cells = run_comparison(settings, methods or ["all"], terminal, force=force)
-    paths = write_comparison(settings.output, cells)
-    console.print(comparison_table(cells))
+        results = run_comparison(settings, methods or ["all"], terminal, force=force)
+    paths = write_comparison(settings.output, results)
+    console.print(comparison_table(results))
     console.print("\n".join(f"{path}" for path in paths), soft_wrap=True)
 
 

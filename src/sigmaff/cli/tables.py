@@ -11,8 +11,7 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import Calibration
-from sigmaff.runs.compare import Cell
-from sigmaff.runs.comparison import columns
+from sigmaff.runs.compare import MethodResult, columns
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
@@ -115,15 +114,15 @@ def methods_table(backbone: BackboneConfig) -> Table:
     return table
 
 
-def comparison_table(cells: Sequence[Cell]) -> Table:
+def comparison_table(results: Sequence[MethodResult]) -> Table:
     """The main figures of a comparison; all of them are in its files."""
-    measures = [column for column in columns(cells) if column.label.startswith(MAIN_COLUMNS)]
+    measures = [column for column in columns(results) if column.label.startswith(MAIN_COLUMNS)]
     table = Table(title="methods compared", title_justify="left")
     table.add_column("method", no_wrap=True)
     for column in measures:
         table.add_column(column.label, justify="right")
-    for cell in cells:
-        table.add_row(cell.method, *(column.text(cell) for column in measures))
+    for result in results:
+        table.add_row(result.method, *(column.text(result) for column in measures))
     return table
 
 

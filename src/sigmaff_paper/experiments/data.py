@@ -1,9 +1,9 @@
-"""Where the data of the experiments are."""
+"""Find the data sets of the experiments."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import ase.io
 import numpy as np
@@ -13,53 +13,53 @@ from pydantic import Field
 
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.files import atomic_write
+from sigmaff.runs.jobs import Job, JobFolder
 from sigmaff.runs.stages import Listener
-from sigmaff_paper.experiments.cell import Cell, Place
 
 EQUILIBRIUM, NON_EQUILIBRIUM = "equilibrium.extxyz", "nonequilibrium.extxyz"
 QM7X_FOLDERS = ("", "qm7x", "qm7x-like", "qm7x_like")
-"""Where in a data folder the QM7-X files are looked for."""
+"""Folders within a data folder that may contain the QM7-X files."""
 N_GATHERED = 2000
-"""Non-equilibrium structures that are drawn from each of the published QM7-X files."""
+"""Non-equilibrium structures drawn from each of the published QM7-X files."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Data:
-    """Folders with data sets, and one for what is made of them."""
+class DataFolders:
+    """Folders with data sets, and one for files made from them."""
 
     folders: tuple[Path, ...]
     made: Path
 
     def md17(self, molecule: str) -> Path:
-        """The rMD17 file of a molecule, which holds the original MD17 labels too."""
+        """Return the rMD17 file of a molecule, which also contains the original MD17 labels."""
         file = f"rmd17_{molecule}.npz"
         return self._first(f"rmd17/{file}", file)
 
-    def qm7x(self) -> "Qm7x":
-        """Two extxyz files (as of ``sigmaff generate qm7x-like``), or else the published HDF5 files."""
+    def qm7x(self) -> "Qm7xFiles":
+        """Return two extxyz files, e.g. of ``sigmaff generate qm7x-like``, or else the published HDF5 files."""
         for folder in self._qm7x_folders():
             if (folder / EQUILIBRIUM).is_file():
-                return Qm7x(folder=folder)
+                return Qm7xFiles(folder=folder)
         for folder in self._qm7x_folders():
             if published := tuple(sorted(folder.glob("[1-8]000.hdf5"))):
-                return Qm7x(folder=self.made / "qm7x", published=published)
-        return Qm7x(folder=self._first("qm7x-like"))
+                return Qm7xFiles(folder=self.made / "qm7x", published=published)
+        return Qm7xFiles(folder=self._first("qm7x-like"))
 
     def _qm7x_folders(self) -> Iterable[Path]:
         return (folder / name for folder in self.folders for name in QM7X_FOLDERS)
 
     def _first(self, *names: str) -> Path:
-        """The first of these that is in a folder; if there is none, the path where it was looked for first."""
+        """The first path that exists, or else the first of all."""
         paths = [folder / name for name in names for folder in self.folders or (Path(),)]
         return next((path for path in paths if path.exists()), paths[0])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Qm7x:
+class Qm7xFiles:
     """Equilibrium and non-equilibrium structures, each in one file."""
 
     folder: Path
-    published: tuple[Path, ...] = ()  # HDF5 files that they have to be gathered from
+    published: tuple[Path, ...] = ()  # HDF5 files to make them from
 
     @property
     def equilibrium(self) -> Path:
@@ -70,22 +70,24 @@ class Qm7x:
         return self.folder / NON_EQUILIBRIUM
 
     @property
-    def gathering(self) -> "list[Gathered]":
-        """The cell that makes the two files, if one has to."""
-        return [Gathered(name="data/qm7x", needs=self.published, folder=self.folder)] if self.published else []
+    def jobs(self) -> list[Job]:
+        """Return the job that makes the two files, if they have to be made."""
+        return [GatherJob(name="data/qm7x", needs=self.published, folder=self.folder)] if self.published else []
 
     @property
     def needs(self) -> tuple[Path, ...]:
-        """Files that have to be there before any cell."""
+        """Return files that must exist before any job."""
         return () if self.published else (self.equilibrium, self.non_equilibrium)
 
 
-class Gathered(Cell):
-    """The published QM7-X as two extxyz files: all equilibrium structures, and a draw of the others."""
+class GatherJob(Job):
+    """Writes the published QM7-X as two extxyz files: all equilibrium structures, and a random sample of the others."""
 
-    folder: Path = Field(description="where the two files go")
+    kind: ClassVar[str] = "Gathered"
 
-    def work(self, place: Place, listener: Listener) -> dict[str, Any]:
+    folder: Path = Field(description="of the two files")
+
+    def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
         equilibrium, others = list[Atoms](), list[Atoms]()
         for number, path in enumerate(self.needs):
             listener.stage(f"reading {path}")
@@ -102,7 +104,7 @@ class Gathered(Cell):
 
 
 def _frames(structures: LabelledStructures) -> list[Atoms]:
-    """With labels as ASE keeps them."""
+    """With labels as results of a calculator."""
     assert structures.energy is not None
     assert structures.forces is not None
     frames = []

@@ -1,6 +1,6 @@
-"""How the shipped list of molecules was made: functional groups on carbon skeletons and rings.
+"""Write the shipped list of molecules: functional groups on carbon skeletons and rings.
 
-``python -m sigmaff_paper.qm7x_like.enumeration > src/sigmaff/generate/molecules.smi`` writes it.
+python tools/enumerate_molecules.py > src/sigmaff_paper/qm7x_like/molecules.smi
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ GROUPS = (
     *("O", "OC", "OCC", "OC=O", "OC(C)=O", "N", "NC", "N(C)C", "NC=O", "NC(C)=O"),
     *("C=O", "C(C)=O", "C(=O)O", "C(=O)OC", "C(=O)N", "C(=O)NC", "C#N", "C=C", "C#C", "S", "SC", "Cl"),
 )
-"""Each begins with the atom by which it is bound."""
+"""Each begins with its bonding atom."""
 
 ONE_SITE = (
     *("C{x}", "CC{x}", "CCC{x}", "CC{x}C", "CCCC{x}", "CCC{x}C", "CC(C)C{x}", "CC(C)(C){x}"),
@@ -79,14 +79,14 @@ OTHERS = (
 )
 
 UNWANTED = (
-    "[OX2H,SX2H,NX3H1,NX3H2;!$(*C=[O,S,N])][CX3]=[CX3;!a]",  # enols and their like, which do not last
+    "[OX2H,SX2H,NX3H1,NX3H2;!$(*C=[O,S,N])][CX3]=[CX3;!a]",  # enols and their like, which are unstable
     "[CX4]([OX2,NX3,SX2,Cl])[OX2,NX3,SX2,Cl]",  # two of them on one carbon atom
     "[OX2H,SX2H][CX2]",
-    "[OX2H,SX2H]-[c;r5]",  # rather ketones
+    "[OX2H,SX2H]-[c;r5]",  # tautomers of ketones
     "[#7;R]-[O,N,S,Cl;!R]",
     "n[CX4][O,N,S,Cl]",
 )
-"""SMARTS of what the combinations leave out."""
+"""SMARTS of combinations that are left out."""
 
 
 def enumerate_molecules() -> list[str]:

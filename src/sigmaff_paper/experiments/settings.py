@@ -1,4 +1,4 @@
-"""How models are trained at each scale: as the paper's tables have it, or small and in minutes."""
+"""Training settings at each scale: those of the paper's tables, or small models in minutes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class Sizes:
 
     n_train: int
     n_validation: int
-    n_test: int | None  # None: all the rest
+    n_test: int | None  # None: all others
     n_ood: int  # of each other set
 
 
@@ -27,7 +27,7 @@ SIZES: dict[Scale, dict[Kind, Sizes]] = {
         "md17": Sizes(n_train=400, n_validation=200, n_test=300, n_ood=100),
         "qm7x": Sizes(n_train=1400, n_validation=200, n_test=300, n_ood=300),
     },
-    "paper": {  # the numbers of test structures are ours: the paper does not tell its own
+    "paper": {  # the numbers of test structures are ours: the paper does not state its own
         "md17": Sizes(
             n_train=paper.SIZES["md17"].n_train,
             n_validation=paper.SIZES["md17"].n_validation,
@@ -61,10 +61,10 @@ class Quick:
     """Trainings at quick scale: cosine schedule, no patience."""
 
     epochs: int
-    head_epochs: int  # of a process on a trained backbone
+    head_epochs: int  # of a Gaussian process on a trained backbone
     batch_size: int
     warmup_steps: int = 100
-    forces_weight: float | None = None  # ρ; None: as for any training
+    forces_weight: float | None = None  # ρ; None: the default of a training
 
 
 QUICK: dict[Kind, Quick] = {
@@ -73,7 +73,7 @@ QUICK: dict[Kind, Quick] = {
 }
 QUICK_RATES = {"schnet": 2e-3, "dimenet++": 2e-3, "nequip": 5e-3}
 QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
-"""Learning rates of a Gaussian process, and of a backbone that is trained further with one."""
+"""Learning rates of a Gaussian process, and of a backbone that is fine-tuned with it."""
 QUICK_INDUCING: dict[Kind, int] = {"md17": 100, "qm7x": 100}
 
 NEQUIP = paper.Training(learning_rate=0.01, warmup_steps=1000, decay_steps=1_200_000, ema_decay=0.99)
@@ -81,7 +81,7 @@ NEQUIP = paper.Training(learning_rate=0.01, warmup_steps=1000, decay_steps=1_200
 
 
 def training(scale: Scale, kind: Kind, backbone: str, *, evidential: bool) -> TrainingConfig:
-    """How a network is trained from scratch."""
+    """Return the training of a network from scratch."""
     if scale == "quick":
         return _quick(kind, QUICK[kind].epochs, QUICK_RATES[backbone])
     if backbone == "nequip":
@@ -90,7 +90,7 @@ def training(scale: Scale, kind: Kind, backbone: str, *, evidential: bool) -> Tr
 
 
 def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> TrainingConfig:
-    """How a process is trained on a trained backbone, which is frozen (fixed-LNK) or trained further (LNK)."""
+    """Return the training of a Gaussian process on a trained backbone, frozen (fixed-LNK) or fine-tuned (LNK)."""
     if scale == "quick":
         settings = _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
         return settings.model_copy(update={"head_learning_rate": QUICK_HEAD_RATE})
@@ -105,7 +105,7 @@ def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> T
 
 
 def n_inducing(scale: Scale, kind: Kind, n_atoms: int | None) -> int:
-    """Inducing points; of a molecule of MD17 as many as make the same number for each atom: ⌊100/n⌋·n."""
+    """Return the number of inducing points; for a molecule of MD17 the same number for each atom, ⌊100/n⌋·n."""
     if scale == "quick":
         return QUICK_INDUCING[kind]
     most = paper.FIXED_LNK[kind].n_inducing
@@ -127,7 +127,7 @@ def _quick(kind: Kind, epochs: int, learning_rate: float) -> TrainingConfig:
 
 
 def _as_published(settings: paper.Training, kind: Kind) -> TrainingConfig:
-    """Until the learning rate has decayed by its factor, if patience does not end first."""
+    """Until the learning rate has decayed by its factor, or patience ends."""
     sizes = paper.SIZES[kind]
     steps_per_epoch = math.ceil(sizes.n_train / sizes.batch_size)
     return TrainingConfig(
