@@ -1,11 +1,11 @@
-"""What the contract tests run on: every backbone with every head, small and fitted, and structures of all kinds.
+"""The cases of the contract tests: backbone × head × wrapper, small and with parameters, and structures of all kinds.
 
-A new backbone or head joins by a line in ``BACKBONES`` or ``HEADS`` and inherits every test of ``test_contract``. What
-a method is not meant to hold is in ``BREAKS``: then the test must fail, or it is wrong.
+To add a backbone or a head, add one line to ``BACKBONES`` or ``HEADS``: it inherits every test of ``test_contract``.
+``BREAKS`` lists the properties that a method violates by design. There a test must fail, or the entry is wrong.
 """
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -19,8 +19,6 @@ from sigmaff.data import DatasetStatistics, GraphDataset, LabelledStructures
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import HEADS as HEAD_CLASSES
 from sigmaff.heads import (
-    LNK,
-    SVGP,
     DeterministicConfig,
     EvidentialConfig,
     GMDNConfig,
@@ -37,22 +35,21 @@ from sigmaff.training.fits import fit_head
 
 CUTOFF = 4.5
 
+SECOND_DEGREE = NequIPConfig(cutoff=CUTOFF, n_features=4, n_layers=2, n_radial=8, l_max=2)
 BACKBONES: list[BackboneConfig] = [
     SchNetConfig(cutoff=CUTOFF, n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=12),
     DimeNetPPConfig(cutoff=CUTOFF, n_hidden=12, n_blocks=2, n_directional=8, n_output=10, n_spherical=3, n_radial=3),
     NequIPConfig(cutoff=CUTOFF, n_features=6, n_layers=2, n_radial=8),
-    NequIPConfig(cutoff=CUTOFF, n_features=4, n_layers=2, n_radial=8, l_max=2),
+    SECOND_DEGREE,
 ]
 HEADS: list[HeadConfig] = [
     DeterministicConfig(),
-    LNKConfig(kernel="rbf", mean="constant", n_inducing=12, n_samples=16, n_frequencies=64),
-    LNKConfig(kernel="rbf", mean="residual", covariance="diagonal", n_inducing=12, n_samples=16, n_frequencies=64),
-    LNKConfig(kernel="rbf+linear", mean="residual", n_inducing=12, n_samples=16, n_frequencies=64),
+    LNKConfig(kernel="rbf", mean="constant", fit="variational", n_inducing=12, n_samples=16, n_frequencies=64),
+    LNKConfig(kernel="rbf", covariance="diagonal", fit="variational", n_inducing=12, n_samples=16, n_frequencies=64),
+    LNKConfig(kernel="rbf+linear", fit="variational", n_inducing=12, n_samples=16, n_frequencies=64),
     LNKConfig(kernel="rbf+linear", mean="backbone", covariance="diagonal", n_inducing=12, n_samples=16),
     LNKConfig(kernel="matern52", mean="backbone", n_inducing=12, n_samples=16, n_frequencies=64),
-    LNKConfig(kernel="linear", mean="residual", n_samples=16),
-]
-OTHER_HEADS: list[HeadConfig] = [
+    LNKConfig(kernel="linear", n_samples=16),
     EvidentialConfig(),
     GMDNConfig(n_components=3, n_hidden=8),
     SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=64),
@@ -60,8 +57,8 @@ OTHER_HEADS: list[HeadConfig] = [
     ShallowEnsembleConfig(n_members=6, n_steps=20),
     LatentDistanceConfig(distance="knn", n_points=40, n_neighbors=3),
     LatentDistanceConfig(distance="mixture", n_components=2),
+    GPConfig(n_structures=6, n_force_rows=60),
 ]
-"""Heads that are tested on one of each kind of backbone."""
 DESCRIPTOR = DescriptorConfig(cutoff=CUTOFF, n_radial=4, n_shells=3, n_powers=2)
 
 ADDITIVE = "energies of far structures add"
@@ -90,6 +87,8 @@ FINITE_DIFFERENCE = {"rtol": 1e-5, "atol": 1e-7}
 SINGLE = {"rtol": 1e-3, "atol": 2e-5}
 """float32 against float64. σ loses half of the digits where it is small: it is the root of a difference."""
 STEP = 1e-4  # Å, or strain
+NOISE = 0.3
+"""Standard deviation of the noise on a head's parameters, in their own units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,30 +112,39 @@ class Case:
 
 
 CASES = [
-    *(Case(backbone=backbone, head=head) for backbone in BACKBONES for head in HEADS),
-    *(Case(backbone=backbone, head=head) for backbone in BACKBONES[:3] for head in OTHER_HEADS),
     *(
-        Case(backbone=DESCRIPTOR, head=head)
-        for head in (DeterministicConfig(), GPConfig(n_structures=6, n_force_rows=60))
+        Case(backbone=backbone, head=head)
+        for backbone in BACKBONES
+        for head in HEADS
+        if backbone != SECOND_DEGREE or head.name in ("deterministic", "lnk")
     ),
+    *(Case(backbone=DESCRIPTOR, head=head) for head in HEADS if head.name in ("deterministic", "gp")),
 ]
 CASES_WITH_STD = [case for case in CASES if HEAD_CLASSES[case.head.name].kind is not None]
 
 
 @cache
-def _build(case: Case) -> Potential:
+def _build(case: Case, seed: int = 1) -> Potential:
+    """Solve the head where its method solves it; else initialise it on embeddings and add noise to its parameters.
+
+    Noise stands for training: it keeps a posterior apart from its prior and gives every parameter a part in the result.
+    """
+    frames = [displaced(atoms, number) for atoms in (ETHANOL, AMMONIA, WATER) for number in range(4)]
     with torch.random.fork_rng():
-        torch.manual_seed(1)
-        lnk = issubclass(HEAD_CLASSES[case.head.name], LNK)
-        solved = case.head.trained == "solved" and not lnk
+        torch.manual_seed(seed)
+        solved = case.head.trained == "solved"
         head = DeterministicConfig() if solved else case.head
         potential = Potential(PotentialConfig(backbone=case.backbone, head=head), STATISTICS)
         potential.set_precision(torch.float64)
-        frames = [displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)]
+        potential.eval()
         if solved:
-            dataset = GraphDataset(labelled(frames), CUTOFF, torch.float64)
-            return fit_head(potential.eval(), case.head, dataset, dataset)[0].eval()
-        _initialize(potential.eval(), frames)
+            dataset = GraphDataset(_relabelled(potential, frames), CUTOFF, torch.float64)
+            return fit_head(potential, case.head, dataset, dataset)[0].eval()
+        with torch.no_grad():
+            graph = potential.prepare(graph_of(*frames))
+            potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
+            for parameter in potential.head.parameters():
+                parameter.add_(NOISE * torch.randn_like(parameter))
     return potential
 
 
@@ -153,30 +161,16 @@ def labelled(frames: list[Atoms]) -> LabelledStructures:
     )
 
 
-@torch.no_grad()
-def _initialize(potential: Potential, frames: list[Atoms]) -> None:
-    """Give a head some embeddings, and a posterior that is neither the prior nor narrow."""
-    graph = graph_of(*frames)
-    potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
-    if isinstance(potential.head, LNK):
-        give_posterior(potential.head)
-    elif isinstance(potential.head, SVGP):
-        give_posterior(potential.head.process)
-    elif potential.head.method in ("evidential", "gmdn"):
-        for parameter in potential.head.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-
-
-@torch.no_grad()
-def give_posterior(head: LNK) -> None:
-    """A random posterior of the weights with eigenvalues between 0.05 and 1."""
-    n_weights = len(head.weight_mean)
-    rotation = torch.linalg.qr(torch.randn(n_weights, n_weights, dtype=torch.float64)).Q
-    covariance = (rotation * torch.linspace(0.05, 1.0, n_weights, dtype=torch.float64)) @ rotation.T
-    head.weight_cholesky.copy_(torch.linalg.cholesky(covariance))
-    head.weight_mean.normal_()
-    head.constant.fill_(0.4)
-    head.kernel.log_scale.fill_(-0.3)
+def _relabelled(potential: Potential, frames: list[Atoms]) -> LabelledStructures:
+    """Labels that a potential misses by a little: what it predicts, plus noise."""
+    generator = np.random.default_rng(4)
+    predictions = [potential.predict(graph_of(atoms)) for atoms in frames]
+    return replace(
+        labelled(frames),
+        energy=np.array([float(prediction.energy) for prediction in predictions])
+        + generator.normal(0, 0.1, len(frames)),
+        forces=tuple(p.forces.numpy() + generator.normal(0.0, 0.1, p.forces.shape) for p in predictions),
+    )
 
 
 def displaced(atoms: Atoms, seed: int, width: float = 0.08) -> Atoms:

@@ -10,7 +10,7 @@ import torch
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from torch import Tensor, nn
 
-from contract import give_posterior
+from head_case import give_posterior
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.embedding import Embedding

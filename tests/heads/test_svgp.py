@@ -18,11 +18,10 @@ from contract import (
     WATER,
     Case,
     displaced,
-    give_posterior,
     graph_of,
     predicted,
 )
-from head_case import far_copies
+from head_case import far_copies, give_posterior
 from sigmaff.backbones import BackboneConfig, CoordinatesConfig, SchNetConfig
 from sigmaff.data import GraphDataset, compute_statistics
 from sigmaff.errors import ConfigError
