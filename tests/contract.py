@@ -7,6 +7,7 @@ To add a backbone or a head, add one line to ``BACKBONES`` or ``HEADS``: it inhe
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ from sigmaff.heads import (
     ShallowEnsembleConfig,
     SVGPConfig,
 )
-from sigmaff.models import Potential, PotentialConfig
+from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig
+from sigmaff.models.model import Model
 from sigmaff.training.fits import fit_head
 
 CUTOFF = 4.5
@@ -59,19 +61,37 @@ HEADS: list[HeadConfig] = [
     LatentDistanceConfig(distance="mixture", n_components=2),
     GPConfig(n_structures=6, n_force_rows=60),
 ]
+WRAPPED_HEADS = [head for head in HEADS if head.name == "evidential" or head == LNKConfig(n_samples=16)]
+Wrapper = Literal["none", "ensemble", "mc dropout"]
+WRAPPERS: tuple[Wrapper, ...] = ("ensemble", "mc dropout")
 DESCRIPTOR = DescriptorConfig(cutoff=CUTOFF, n_radial=4, n_shells=3, n_powers=2)
 
-ADDITIVE = "energies of far structures add"
-ADDITIVE_STD = "σ of far structures adds, or its square does"
-SLOPES = "σ of forces comes from slopes of energies"
+EXTENSIVITY = "extensivity: energies of far structures add"
+ISOLATED_EXTENSIVITY = "extensivity: energies of isolated atoms add"
+STD_EXTENSIVITY = "size consistency: σ of far structures adds, or its square does"
+ATOM_STD = "σ of an isolated atom is that of its structure"
+GRADIENT_STD = "σ of forces is that of the energy's gradient"
+PERMUTATION = "equivariance under permutation of atoms"
+PERIODIC_CELL = "invariance under the choice of periodic cell"
+BATCHING = "batching: a structure's place in a batch does not matter"
+SMOOTHNESS = "smoothness at the cutoff"
 BREAKS: dict[str, set[str]] = {
-    "evidential": {ADDITIVE_STD},  # σ is a curve of the summed readout
-    "gmdn": {ADDITIVE, ADDITIVE_STD},  # energy and σ are networks of the summed embedding
-    "svgp": {ADDITIVE, ADDITIVE_STD},  # a process compares summed embeddings
-    "gp": {ADDITIVE, ADDITIVE_STD},
-    "latent_distance": {SLOPES},  # a distance is a number for each atom
+    "evidential": {STD_EXTENSIVITY},  # σ is a curve of the summed readout
+    "gmdn": {EXTENSIVITY, ISOLATED_EXTENSIVITY, STD_EXTENSIVITY},  # networks of the summed embedding
+    "svgp": {EXTENSIVITY, ISOLATED_EXTENSIVITY, STD_EXTENSIVITY},  # a process compares summed embeddings
+    "gp": {EXTENSIVITY, ISOLATED_EXTENSIVITY, STD_EXTENSIVITY},
+    "latent_distance": {GRADIENT_STD},  # a distance is a number for each atom
+    # masks depend on the number and the order of the atoms and pairs of a batch
+    "mc dropout": {EXTENSIVITY, STD_EXTENSIVITY, PERMUTATION, PERIODIC_CELL, BATCHING, SMOOTHNESS},
+    "mc dropout of schnet": {ISOLATED_EXTENSIVITY},  # DimeNet++ has no masks without pairs
+    "mc dropout of nequip": {ISOLATED_EXTENSIVITY},
+    # σ of an atom and of a force is the spread of the members alone: the head has none, or is not asked for it
+    "ensemble of evidential": {ATOM_STD},
+    "mc dropout of evidential": {ATOM_STD},
+    "mc dropout of lnk": {ATOM_STD},
 }
-"""By method, what does not hold, for reasons that lie in the method."""
+"""The properties that do not hold, for reasons that lie in the method: by head, by wrapper, by wrapper of a head or
+backbone."""
 
 STATISTICS = DatasetStatistics(
     elements=(1, 6, 7, 8),
@@ -95,23 +115,35 @@ NOISE = 0.3
 class Case:
     backbone: BackboneConfig
     head: HeadConfig
+    wrapper: Wrapper = "none"
 
     @property
     def name(self) -> str:
         changed = [value for key, value in self.head if key in ("kernel", "covariance", "mean", "distance")]
         degree = [f"l{self.backbone.l_max}"] if isinstance(self.backbone, NequIPConfig) else []
-        return "-".join([self.backbone.name, *degree, self.head.name, *changed])
+        wrapper = [] if self.wrapper == "none" else [self.wrapper]
+        return "-".join([*wrapper, self.backbone.name, *degree, self.head.name, *changed])
 
     @property
     def breaks(self) -> set[str]:
-        return BREAKS.get(self.head.name, set())
+        wrapped = [f"{self.wrapper} of {part.name}" for part in (self.head, self.backbone)]
+        return set().union(*(BREAKS.get(key, set()) for key in (self.head.name, self.wrapper, *wrapped)))
 
-    def build(self) -> Potential:
-        """A potential of its own: float64, evaluation mode."""
-        return deepcopy(_build(self))
+    @property
+    def has_std(self) -> bool:
+        return self.wrapper != "none" or HEAD_CLASSES[self.head.name].kind is not None
+
+    def build(self) -> Model:
+        """A model of its own: float64, evaluation mode. Without a wrapper it is a ``Potential``."""
+        if self.wrapper == "ensemble":
+            return Ensemble([deepcopy(_build(self.backbone, self.head, seed)) for seed in range(1, 4)])
+        if self.wrapper == "mc dropout":
+            dropping = self.backbone.model_copy(update={"dropout": 0.2})
+            return MonteCarloDropout(deepcopy(_build(dropping, self.head)), MonteCarloDropoutConfig(n_samples=3))
+        return deepcopy(_build(self.backbone, self.head))
 
 
-CASES = [
+POTENTIAL_CASES = [
     *(
         Case(backbone=backbone, head=head)
         for backbone in BACKBONES
@@ -120,11 +152,16 @@ CASES = [
     ),
     *(Case(backbone=DESCRIPTOR, head=head) for head in HEADS if head.name in ("deterministic", "gp")),
 ]
-CASES_WITH_STD = [case for case in CASES if HEAD_CLASSES[case.head.name].kind is not None]
+CASES = [
+    *POTENTIAL_CASES,
+    *(Case(backbone=backbone, head=HEADS[0], wrapper=wrapper) for wrapper in WRAPPERS for backbone in BACKBONES[:3]),
+    *(Case(backbone=BACKBONES[0], head=head, wrapper=wrapper) for wrapper in WRAPPERS for head in WRAPPED_HEADS),
+]
+"""Every head on every backbone; every wrapper on every backbone, and on heads that have a σ of their own."""
 
 
 @cache
-def _build(case: Case, seed: int = 1) -> Potential:
+def _build(backbone: BackboneConfig, head: HeadConfig, seed: int = 1) -> Potential:
     """Solve the head where its method solves it; else initialise it on embeddings and add noise to its parameters.
 
     Noise stands for training: it keeps a posterior apart from its prior and gives every parameter a part in the result.
@@ -132,14 +169,14 @@ def _build(case: Case, seed: int = 1) -> Potential:
     frames = [displaced(atoms, number) for atoms in (ETHANOL, AMMONIA, WATER) for number in range(4)]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        solved = case.head.trained == "solved"
-        head = DeterministicConfig() if solved else case.head
-        potential = Potential(PotentialConfig(backbone=case.backbone, head=head), STATISTICS)
+        solved = head.trained == "solved"
+        start = DeterministicConfig() if solved else head
+        potential = Potential(PotentialConfig(backbone=backbone, head=start), STATISTICS)
         potential.set_precision(torch.float64)
         potential.eval()
         if solved:
             dataset = GraphDataset(_relabelled(potential, frames), CUTOFF, torch.float64)
-            return fit_head(potential, case.head, dataset, dataset)[0].eval()
+            return fit_head(potential, head, dataset, dataset)[0].eval()
         with torch.no_grad():
             graph = potential.prepare(graph_of(*frames))
             potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
@@ -183,14 +220,34 @@ def graph_of(*structures: Atoms, dtype: torch.dtype = torch.float64, cutoff: flo
     return batch_graphs([build_graph(atoms, cutoff, dtype) for atoms in structures])
 
 
-def predicted(potential: Potential, graph: AtomicGraph) -> dict[str, Tensor]:
-    """All that a potential says of a graph, by name; force σ computed in every way that the head offers."""
-    values = potential.predict(graph, forces_std="none")
+def potentials_of(model: Model) -> list[Potential]:
+    """The potentials that a model is made of."""
+    if isinstance(model, Ensemble):
+        return model.potentials
+    potential = model.potential if isinstance(model, MonteCarloDropout) else model
+    assert isinstance(potential, Potential)
+    return [potential]
+
+
+def covariance_of(model: Model) -> str | None:
+    """Between the errors of atoms. Members without a σ of their own are functions that all atoms share."""
+    potential = potentials_of(model)[0]
+    return "full" if potential.kind is None and isinstance(model, Ensemble) else potential.head.covariance
+
+
+def force_std_modes(model: Model) -> tuple[str, ...]:
+    """The ways in which a model computes force σ, as they stand in the provenance of a prediction."""
+    return model.head.forces_ways if isinstance(model, Potential) else ("members",)
+
+
+def predicted(model: Model, graph: AtomicGraph) -> dict[str, Tensor]:
+    """All quantities that a model predicts for a graph, by name; force σ in every mode that it offers."""
+    values = model.predict(graph, forces_std="none")
     names = ("energy", "forces", "node_energy", "energy_std", "stress")
     found = {name: getattr(values, name) for name in names if getattr(values, name) is not None}
-    for way in potential.head.forces_ways:
-        complete = potential.predict(graph, forces_std="auto" if way == "by_atom" else way)
-        found[f"forces_std_{way}"] = complete.forces_std
+    for mode in force_std_modes(model):
+        complete = model.predict(graph, forces_std=mode if mode in ("exact", "sampled") else "auto")
+        found[f"forces_std_{mode}"] = complete.forces_std
         for name in ("node_energy_std", "stress_std"):
             if getattr(complete, name) is not None:
                 found[name] = getattr(complete, name)
