@@ -65,7 +65,7 @@ def test_broken_structures_are_named(atoms: Atoms, message: str):
 
 @pytest.mark.parametrize("handedness", [1.0, -1.0], ids=["rotation", "reflection"])
 @pytest.mark.parametrize("atoms", STRUCTURES, ids=IDS)
-def test_turned_structures_have_their_pairs_in_the_same_places(atoms: Atoms, handedness: float):
+def test_order_of_pairs_is_invariant_under_rotation_and_reflection(atoms: Atoms, handedness: float):
     q = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
     q *= handedness * np.linalg.det(q)
     turned = atoms.copy()
@@ -92,7 +92,7 @@ def test_incoming_edges_are_the_neighbours_of_ase(atoms: Atoms):
     assert graph.with_incoming() is graph
 
 
-def test_batch_holds_each_structure_as_it_was():
+def test_batching_keeps_each_structure():
     structures = [ETHANOL, OXYGEN_ATOM, CRYSTAL, WATER]
     batch = graph_of(*structures)
     for index, atoms in enumerate(structures):

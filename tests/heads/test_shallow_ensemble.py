@@ -78,7 +78,7 @@ def test_mean_and_spread_are_those_of_the_members(backbone: BackboneConfig, how:
 
 
 @pytest.mark.parametrize("n_copies", [2, 5])
-def test_far_copies_have_the_same_error(n_copies: int):
+def test_std_is_size_consistent_for_far_copies(n_copies: int):
     ensemble, copies = random_ensemble(BACKBONES[0]), Atoms()
     for index in range(n_copies):
         copy = ETHANOL.copy()

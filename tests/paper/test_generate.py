@@ -232,7 +232,7 @@ class KilledError(Exception):
     pass
 
 
-def test_a_generation_that_is_killed_goes_on(client: "Client", tmp_path: Path) -> None:
+def test_resume_of_a_killed_generation(client: "Client", tmp_path: Path) -> None:
     """With one worker molecules end in their order: water is done, then the program dies."""
     smiles, folder = ["O", "C(", "CO"], tmp_path / "set"
 

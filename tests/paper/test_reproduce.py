@@ -209,7 +209,7 @@ def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listene
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: Path, cluster: ClusterConfig):
+def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     study = tmp_path / "cells/quick/qm7x/schnet"
     (study / "mcd-15").mkdir(parents=True)
     (study / "mcd-15/metrics.json").write_text("{}")  # of somebody else: a run does not replace it
