@@ -33,7 +33,8 @@ def read_config(
             raise ConfigError(f"{override!r} is not of the form section.key=value")
         _set(content, key, _expanded(_parsed(text, override), override))
     for key, value in (values or {}).items():
-        _set(content, key, value)
+        if value is not None:
+            _set(content, key, value)
     return validated(model, content, str(path))
 
 
@@ -110,6 +111,8 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
     """One line for one error."""
     location = [str(part) for part in details["loc"] if "[" not in str(part)]  # members of a union of plain types
+    if details["type"] != "extra_forbidden" and location[-1:] and location[-1] in ("bool", "float", "int", "str"):
+        del location[-1]
     key, got = ".".join(_visible(root, location)), details["input"]
     if details["type"] == "extra_forbidden":
         known = list(_known_keys(root, location[:-1]))

@@ -123,4 +123,4 @@ def test_methods_are_listed():
     for name in METHODS:
         assert name in text
     assert "455,809" in text
-    assert "no backbone 'gnome'" in fail("methods", "--backbone", "gnome")
+    assert "unknown backbone 'gnome'" in fail("methods", "--backbone", "gnome")
