@@ -33,7 +33,7 @@ from sigmaff.heads import (
     SVGPConfig,
 )
 from sigmaff.models import Potential, PotentialConfig
-from sigmaff.training.fits import fit_head
+from sigmaff.models.solve import solve_head
 
 CUTOFF = 4.5
 
@@ -128,14 +128,14 @@ def _build(case: Case) -> Potential:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         lnk = issubclass(HEAD_CLASSES[case.head.name], LNK)
-        solved = case.head.trained == "solved" and not lnk
+        solved = "solve" in case.head.stages and not lnk
         head = DeterministicConfig() if solved else case.head
         potential = Potential(PotentialConfig(backbone=case.backbone, head=head), STATISTICS)
         potential.set_precision(torch.float64)
         frames = [displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)]
         if solved:
             dataset = GraphDataset(labelled(frames), CUTOFF, torch.float64)
-            return fit_head(potential.eval(), case.head, dataset, dataset)[0].eval()
+            return solve_head(potential.eval(), case.head, dataset, dataset)[0].eval()
         _initialize(potential.eval(), frames)
     return potential
 
@@ -194,7 +194,7 @@ def predicted(potential: Potential, graph: AtomicGraph) -> dict[str, Tensor]:
     values = potential.predict(graph, forces_std="none")
     names = ("energy", "forces", "node_energy", "energy_std", "stress")
     found = {name: getattr(values, name) for name in names if getattr(values, name) is not None}
-    for way in potential.head.forces_ways:
+    for way in potential.head.force_std_methods:
         complete = potential.predict(graph, forces_std="auto" if way == "by_atom" else way)
         found[f"forces_std_{way}"] = complete.forces_std
         for name in ("node_energy_std", "stress_std"):

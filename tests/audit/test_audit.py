@@ -481,11 +481,11 @@ def test_xtb_has_no_std():
     ("reference", "message"),
     [
         ("nothing", "write module:factory"),
-        ("no_such_module_anywhere:make", "cannot be imported"),
-        ("ase.calculators.emt:NoSuchThing", "there is no 'NoSuchThing'"),
+        ("no_such_module_anywhere:make", "cannot import the module"),
+        ("ase.calculators.emt:NoSuchThing", "has no 'NoSuchThing'"),
         ("ase.calculators.harmonic:SpringCalculator", "without arguments failed"),
         ("builtins:dict", "returned a dict, not an ASE calculator"),
-        ("ase.calculators.checkpoint:dict", "there is no 'dict'"),
+        ("ase.calculators.checkpoint:dict", "has no 'dict'"),
     ],
 )
 def test_calculators_that_cannot_be_made(reference: str, message: str):

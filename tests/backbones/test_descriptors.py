@@ -182,7 +182,7 @@ class TestCoordinates:
         close(potential.predict(graph_of(ETHANOL)).forces, expected, **EXACT)
 
     def test_a_larger_structure_is_an_error(self):
-        with pytest.raises(DataError, match=r"structure 1 has 9 atoms.*vectors of 3 positions.*n_atoms: 9"):
+        with pytest.raises(DataError, match=r"structure 1 has 9 atoms.*at most 3 atoms.*n_atoms: 9"):
             potential_on(CoordinatesConfig(n_atoms=3)).predict(graph_of(WATER, ETHANOL))
 
     def test_a_crystal_is_an_error(self):

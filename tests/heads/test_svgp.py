@@ -32,9 +32,9 @@ from sigmaff.heads import SVGP, DeterministicConfig, SVGPConfig
 from sigmaff.heads.lnk.kernel import JITTER
 from sigmaff.models import Potential, PotentialConfig
 from sigmaff.models.file import load, save
+from sigmaff.models.solve import LabelledObservations
 from sigmaff.training import TrainingConfig
 from sigmaff.training.loop import _optimizer, train
-from sigmaff.training.rows import node_features
 from training_case import CONFIG, labelled_structures
 
 with warnings.catch_warnings():
@@ -197,15 +197,15 @@ def test_trains_on_a_backbone_without_weights(tmp_path: Path):
     )
     head = SVGPConfig(n_inducing=40, n_samples=1, n_frequencies=1)
     potential = Potential(PotentialConfig(backbone=backbone, head=head), compute_statistics(train_set))
-    potential.head.initialize(*node_features(potential, train_set))
+    potential.head.initialize(*LabelledObservations(potential, train_set).embeddings())
     config = CONFIG.model_copy(update={"max_epochs": 20, "batch_size": 10, "head_learning_rate": 0.03})
     result = train(potential, train_set, validation_set, config, tmp_path, seed=7)
     assert result.history[-1].forces_mae < 0.5 * result.history[0].forces_mae
 
 
-@pytest.mark.parametrize(("freeze", "trained"), [(False, "from_backbone"), (True, "after_backbone")])
-def test_says_how_it_is_trained(freeze: bool, trained: str):
-    assert SVGPConfig(freeze_backbone=freeze).trained == trained
+@pytest.mark.parametrize(("freeze", "last"), [(False, "joint"), (True, "head")])
+def test_says_how_it_is_trained(freeze: bool, last: str):
+    assert SVGPConfig(freeze_backbone=freeze).stages == ("backbone", last)
 
 
 def potential_on(backbone: BackboneConfig, kernel: str = "rbf") -> Potential:

@@ -75,8 +75,8 @@ def test_none_means_not_estimated(potential: Potential):
     prediction, head = potential.predict(graph_of(*MIXED)), potential.head
     expected = {
         "energy_std": head.kind is not None,
-        "forces_std": bool(head.forces_ways),
-        "node_energy_std": bool(head.forces_ways) and head.covariance is not None,
+        "forces_std": bool(head.force_std_methods),
+        "node_energy_std": bool(head.force_std_methods) and head.covariance is not None,
     }
     for name, has_std in expected.items():
         value = getattr(prediction, name)
@@ -84,8 +84,8 @@ def test_none_means_not_estimated(potential: Potential):
         assert value is None or bool((value >= 0).all()), name
     assert prediction.stress is prediction.energy_members is None
     assert prediction.provenance.kind == head.kind
-    assert prediction.provenance.forces_std in (*head.forces_ways, None)
-    assert (prediction.provenance.forces_std is not None) == bool(head.forces_ways)
+    assert prediction.provenance.forces_std in (*head.force_std_methods, None)
+    assert (prediction.provenance.forces_std is not None) == bool(head.force_std_methods)
     assert prediction.energy.dtype == torch.float64
     assert prediction.node_energy is None or prediction.node_energy.dtype == torch.float64
 
@@ -252,7 +252,7 @@ def test_force_std_is_local(uncertain: Potential):
     far.positions += [0.0, 25.0, 0.0]
     pair, alone = predicted(uncertain, graph_of(ETHANOL + far)), predicted(uncertain, graph_of(ETHANOL))
     close(pair["forces"][: len(ETHANOL)], alone["forces"], **EXACT)
-    for how in uncertain.head.forces_ways:
+    for how in uncertain.head.force_std_methods:
         close(pair[f"forces_std_{how}"][: len(ETHANOL)], alone[f"forces_std_{how}"], **EXACT)
 
 
@@ -298,7 +298,7 @@ def test_std_of_an_isolated_atom(uncertain: Potential):
     alone = predicted(uncertain, graph_of(OXYGEN_ATOM))
     if "node_energy_std" in alone:
         close(alone["energy_std"], alone["node_energy_std"], **EXACT)
-    for how in uncertain.head.forces_ways:
+    for how in uncertain.head.force_std_methods:
         assert float(alone[f"forces_std_{how}"].max()) < 1e-7
 
 

@@ -1,6 +1,5 @@
 """``sigmaff audit``: measure the six desiderata of a force field with error bars."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -94,8 +93,6 @@ def _subjects(models: Sequence[Path], calculators: Sequence[str], device: str) -
         found.append(
             Subject(name=_model_name(path), calculator=Calculator(model, forces_uncertainty="none"), model=model)
         )
-    if calculators and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # find modules in the working directory
     return _with_unique_names([*found, *(foreign_subject(reference) for reference in calculators)])
 
 

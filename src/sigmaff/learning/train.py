@@ -56,7 +56,7 @@ class Making(BaseModel):
     @property
     def trains(self) -> bool:
         """Whether any steps are taken; else a closed form is fitted to a backbone that is there."""
-        return self.run.backbone_from is None or self.run.model.head.trained != "solved"
+        return self.run.backbone_from is None or "solve" not in self.run.model.head.stages
 
 
 def make(making: Making, data: RunData, workers: Callable[[], "Client"], listener: Listener) -> Made:

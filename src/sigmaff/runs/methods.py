@@ -54,7 +54,7 @@ class Method:
     @property
     def takes_backbone(self) -> bool:
         """Whether it needs no backbone of its own from scratch where a trained one is at hand."""
-        return self.head.trained != "with_backbone" and self.backbone is None
+        return self.head.takes_backbone and self.backbone is None
 
     @property
     def n_trainings(self) -> int:
@@ -66,7 +66,7 @@ class Method:
     @property
     def trains_head(self) -> bool:
         """Whether its head is trained in a loop, on a backbone that was trained before."""
-        return self.head.trained in ("from_backbone", "after_backbone")
+        return self.head.trains_on_backbone
 
     @property
     def n_passes(self) -> int:
@@ -85,7 +85,7 @@ class Method:
 
     @property
     def has_forces_std(self) -> bool:
-        return self.has_members or bool(HEADS[self.head.name].forces_ways)
+        return self.has_members or bool(HEADS[self.head.name].force_std_methods)
 
     @property
     def has_node_std(self) -> bool:
@@ -93,7 +93,7 @@ class Method:
 
     def n_parameters(self, backbone: BackboneConfig) -> int:
         """Of all networks and heads, on this backbone where the method has none of its own, for four elements."""
-        config = PotentialConfig(backbone=self.backbone or backbone, head=self.head.without_draws())
+        config = PotentialConfig(backbone=self.backbone or backbone, head=self.head)
         with torch.device("meta"):
             potential = Potential(config, FOUR_ELEMENTS)
         n_members = 1 if self.ensemble is None else self.ensemble.size
@@ -102,7 +102,7 @@ class Method:
     def settings(self, run: RunConfig) -> RunConfig:
         """The run, with this method in place of its own; settings of the run's head hold where it is the same head."""
         backbone, head = self.backbone or run.model.backbone, self.head
-        if run.model.head.name == head.name and run.model.head.trained == head.trained:
+        if run.model.head.name == head.name and run.model.head.stages == head.stages:
             head = run.model.head
         if self.dropout > 0:
             backbone = backbone.model_copy(update={"dropout": self.dropout})

@@ -33,7 +33,7 @@ class RunResult:
 
 def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
     """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
-    if config.head_training is not None and config.model.head.trained not in ("from_backbone", "after_backbone"):
+    if config.head_training is not None and not config.model.head.trains_on_backbone:
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     return run_with(partial(make_model, force=force), config, listener, force=force)
 

@@ -21,7 +21,7 @@ class Trained(Cell):
     config: RunConfig = Field(description="the run; its output directory is the cell's")
 
     def work(self, place: Place, listener: Listener) -> dict[str, Any]:
-        takes_backbone = self.config.model.head.trained != "with_backbone"
+        takes_backbone = self.config.model.head.takes_backbone
         backbone = place.model(self.after[0]) if takes_backbone else None
         return _told(run(_located(self, place, backbone), listener))
 

@@ -78,7 +78,7 @@ class Study:
         settings = method.settings(run)
         changes: dict[str, Any] = {"model": self._with_inducing_points(settings.model)}
         if method.trains_head:
-            frozen = method.head.trained == "after_backbone"
+            frozen = "head" in method.head.stages
             changes["head_training"] = head_training(self.scale, self.kind, self.backbone, frozen=frozen)
         return settings.model_copy(update=changes)
 

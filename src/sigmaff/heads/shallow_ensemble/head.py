@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
+from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage
+from sigmaff.heads.observations import Observations
+from sigmaff.heads.shallow_ensemble.fit import ShallowEnsembleFit, solve
+from sigmaff.progress import Listener
 
 
 class ShallowEnsembleConfig(HeadSettings):
@@ -33,11 +36,11 @@ class ShallowEnsembleConfig(HeadSettings):
     learning_rate: float = Field(
         default=0.003, gt=0, description="of Adam at the first step, in units of the spread that the members start with"
     )
-    batch_size: int = Field(default=512, ge=1, description="energies, and as many force components, of a step")
+    batch_size: int = Field(default=512, ge=1, description="energies of a step, and the same number of forces")
 
     @property
-    def trained(self) -> Fit:
-        return "solved"
+    def stages(self) -> tuple[Stage, ...]:
+        return ("backbone", "solve")
 
 
 class ReadoutBasis:
@@ -74,10 +77,11 @@ class ShallowEnsemble(Head):
     """Members are energies with slopes of their own, so σ of forces is their spread, and exact either way:
     ``exact`` takes a forward pass for each coordinate, ``sampled`` a backward pass for each member."""
 
+    Config = ShallowEnsembleConfig
     method = "shallow_ensemble"
     kind = "epistemic"
     covariance = "full"
-    forces_ways = ("exact", "sampled")
+    force_std_methods = ("exact", "sampled")
 
     def __init__(self, config: ShallowEnsembleConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -90,6 +94,11 @@ class ShallowEnsemble(Head):
 
     def set_precision(self, dtype: torch.dtype) -> None:
         self.readout.to(dtype)
+
+    def solve(
+        self, train: Observations, held_out: Observations, *, seed: int, listener: Listener
+    ) -> ShallowEnsembleFit:
+        return solve(self, train, held_out, seed, listener)
 
     def take_readout(self, readout: nn.Linear) -> None:
         self.readout.load_state_dict(readout.state_dict())

@@ -5,7 +5,7 @@ The covariance of a Gaussian that n of the points belong to is shrunk to a multi
     C = (1 − ρ) S + ρ t 1,      t = (n tr(S)/d + t₀)/(n + 1)
 
 where ρ is Ledoit and Wolf's for all points, larger in proportion where only some of them belong to the Gaussian. The
-``spread`` t₀ counts as one more point: it is what a single point, or equal ones, are left with.
+``spread`` t₀ counts as one more point: it is the variance of a single point, or of equal points.
 """
 
 import math
@@ -64,7 +64,7 @@ def ledoit_wolf_shrinkage(x: Tensor) -> float:
 def fit_mixture(
     x: Tensor, n_components: int, regularization: Regularization, generator: np.random.Generator
 ) -> Mixture:
-    """A mixture of the points (n, d), float64. Fewer distinct points than components make as many Gaussians."""
+    """A mixture of the points (n, d), float64. Fewer distinct points than components: one Gaussian each."""
     everyone = x.new_ones(len(x), 1)
     mixture = _maximised(x, everyone, regularization)
     if n_components > 1:

@@ -1,35 +1,34 @@
-"""The fit of the latent distance: what training embeddings look like, and a scale of σ from held-out energies."""
+"""The fit of the latent distance: Gaussians of the training embeddings, and a scale of σ from held-out energies."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from ase.data import chemical_symbols
 from torch import Tensor
 
-from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.heads import Deterministic, LatentDistance, LatentDistanceConfig
+from sigmaff.heads.base import FitSummary
+from sigmaff.heads.latent_distance.mixture import Mixture, Regularization, fit_mixture, ledoit_wolf_shrinkage
 from sigmaff.heads.lnk.inducing import share_out
-from sigmaff.models import Potential
-from sigmaff.training.mixture import Mixture, Regularization, fit_mixture, ledoit_wolf_shrinkage
-from sigmaff.training.rows import batches, node_features
+from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
+
+if TYPE_CHECKING:
+    from sigmaff.heads.latent_distance.head import LatentDistance
 
 MAX_ATOMS = 20_000
-"""Training atoms of an element that are looked at; of more, so many drawn at random."""
+"""Most training atoms of an element that are used; if there are more, they are drawn at random."""
 UNSEEN_FACTOR = 10.0
 """Distance of an element without training atoms, in units of the largest distance of a training or held-out atom."""
 CHUNK = 4096
 """Atoms whose distances are computed at once."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of structures done and their total."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class LatentDistanceResult:
-    """What the fit found, for the record in the model file."""
+class LatentDistanceFit(FitSummary):
+    """What the fit found."""
 
     distance: str
     n_atoms: dict[str, int]  # by element, of those looked at
@@ -40,39 +39,23 @@ class LatentDistanceResult:
 
 
 @torch.no_grad()
-def fit_latent_distance(
-    potential: Potential,
-    config: LatentDistanceConfig,
-    train_set: GraphDataset,
-    held_out: GraphDataset,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> tuple[Potential, LatentDistanceResult]:
-    """A potential with the same energies and forces, and σ from the distance to the training embeddings."""
-    if not isinstance(potential.head, Deterministic):
-        raise ConfigError(
-            "a latent distance is fitted on a potential with a deterministic head; "
-            f"this one has a {potential.head.method} head"
-        )
-    fitted = potential.eval().with_head(config)
-    head = fitted.head
-    assert isinstance(head, LatentDistance)
-    generator = np.random.default_rng(seed)
-    features, numbers, _ = node_features(fitted, train_set)
+def solve(
+    head: "LatentDistance", train: Observations, held_out: Observations, seed: int, listener: Listener
+) -> LatentDistanceFit:
+    """Describe the training embeddings, and scale σ to the errors of held-out energies."""
+    generator, config = np.random.default_rng(seed), head.config
+    features, numbers, _ = train.embeddings()
     clouds = _by_element(head, features, numbers, generator)
-    if progress is not None:
-        progress(len(train_set), len(train_set) + len(held_out))
+    listener.advance(len(train), len(train) + len(held_out))
     shrinkage = _describe(head, clouds, generator)
     if config.distance == "knn":
         _keep_points(head, clouds, generator)
     parts = zip(features.split(CHUNK), numbers.split(CHUNK), strict=True)
-    largest = max(*(float(head.distances(*part).max()) for part in parts), _scale(fitted, head, held_out))
+    largest = max(*(float(head.distances(*part).max()) for part in parts), _scale(head, held_out))
     head.unseen_distance.fill_(UNSEEN_FACTOR * (largest or 1.0))
-    if progress is not None:
-        progress(len(train_set) + len(held_out), len(train_set) + len(held_out))
+    listener.advance(len(train) + len(held_out), len(train) + len(held_out))
     symbols = [chemical_symbols[number] for number in head.elements]
-    return fitted, LatentDistanceResult(
+    return LatentDistanceFit(
         distance=config.distance,
         n_atoms=dict(zip(symbols, map(len, clouds), strict=True)),
         shrinkage=dict(zip(symbols, shrinkage, strict=True)),
@@ -83,7 +66,7 @@ def fit_latent_distance(
 
 
 def _by_element(
-    head: LatentDistance, features: Tensor, numbers: Tensor, generator: np.random.Generator
+    head: "LatentDistance", features: Tensor, numbers: Tensor, generator: np.random.Generator
 ) -> list[Tensor]:
     """The embeddings that are looked at, of each element of the head."""
     clouds = []
@@ -93,11 +76,11 @@ def _by_element(
             raise DataError(f"no training structure holds {chemical_symbols[number]}, an element of the backbone")
         if len(atoms) > MAX_ATOMS:
             atoms = np.sort(generator.choice(atoms, MAX_ATOMS, replace=False))
-        clouds.append(head.embedding.compared(features[torch.as_tensor(atoms)].double()))
+        clouds.append(head.embedding.kernel_features(features[torch.as_tensor(atoms)].double()))
     return clouds
 
 
-def _describe(head: LatentDistance, clouds: list[Tensor], generator: np.random.Generator) -> list[float]:
+def _describe(head: "LatentDistance", clouds: list[Tensor], generator: np.random.Generator) -> list[float]:
     """Write the Gaussians of each element into the head; the shrinkage of each element's covariance."""
     variances = torch.stack([cloud.var(0, correction=0).mean() for cloud in clouds])
     spread = float(torch.tensor([len(cloud) for cloud in clouds], device=variances.device).double() @ variances)
@@ -118,7 +101,7 @@ def _relative_heights(mixture: Mixture) -> Tensor:
     return at_means.diagonal() - at_means.logsumexp(-1).max()
 
 
-def _keep_points(head: LatentDistance, clouds: list[Tensor], generator: np.random.Generator) -> None:
+def _keep_points(head: "LatentDistance", clouds: list[Tensor], generator: np.random.Generator) -> None:
     """Training embeddings drawn at random, which keeps their density: shared out by the root of their numbers."""
     n_points, n_atoms = head.config.n_points, [len(cloud) for cloud in clouds]
     if n_points < len(clouds):
@@ -133,19 +116,17 @@ def _keep_points(head: LatentDistance, clouds: list[Tensor], generator: np.rando
         first += share
 
 
-def _scale(fitted: Potential, head: LatentDistance, held_out: GraphDataset) -> float:
+def _scale(head: "LatentDistance", held_out: Observations) -> float:
     """Set s so that σ and the error of held-out energies have the same mean square. The largest distance there."""
     misses, distances, largest = [], [], 0.0
-    for graph, labels in batches(held_out, np.arange(len(held_out)), fitted):
-        target, _ = fitted.normalised_targets(graph, labels)
-        if target is None:
-            raise DataError("fitting a head needs energies: the data set has none")
-        features = fitted.backbone(graph)
-        distribution = head(features, graph)
+    for batch in held_out.batches():
+        energy_miss, _ = batch.misses()
+        features = batch.embeddings()
+        distribution = head(features, batch.graph)
         assert distribution.variance is not None
-        misses.append((target - distribution.mean).double())
+        misses.append(energy_miss)
         distances.append(distribution.variance)
-        largest = max(largest, float(head.distances(features, graph.atomic_numbers).max()))
+        largest = max(largest, float(head.distances(features, batch.graph.atomic_numbers).max()))
     ratio = float(torch.cat(misses).square().mean() / torch.cat(distances).mean())
     if 0.0 < ratio < float("inf"):
         head.scale.fill_(ratio**0.5)

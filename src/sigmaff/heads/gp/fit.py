@@ -1,34 +1,34 @@
-"""The exact Gaussian process of some training structures: rows of energies and forces, and its hyper-parameters.
+"""The fit of the exact Gaussian process: rows of energies and forces, and its hyper-parameters.
 
 Lengthscale, noises and scale are those of the greatest marginal likelihood y ~ N(0, s²(K + noise)) of rows of a few
 structures; s² = yᵀ(K + noise)⁻¹y/n is profiled out, once more on all rows at the end.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError
-from sigmaff.graph import AtomicGraph
-from sigmaff.heads import GP, GPConfig
-from sigmaff.heads.gp import Geometry, Rows, factorized, prior_variance
+from sigmaff.graph import Embedding
+from sigmaff.graph.ops import unit_displacements
+from sigmaff.heads.base import FitSummary, pooled
+from sigmaff.heads.gp.rows import Geometry, ValuesAndSlopes, factorized, prior_variance
 from sigmaff.heads.kernels import StationaryKernel
-from sigmaff.heads.pooling import pooled
-from sigmaff.models import Potential
-from sigmaff.models.force_std import embedding_tangents, unit_displacements
-from sigmaff.training.rows import batches
+from sigmaff.heads.observations import Observations, ObservedBatch
+from sigmaff.progress import Listener
+
+if TYPE_CHECKING:
+    from sigmaff.heads.gp.head import GP, GPConfig
 
 SEARCH_ROWS = 800
 """Rows, a quarter of them energies, whose likelihood chooses the hyper-parameters; it costs their third power."""
 LEAST_SPREAD = 0.05
-"""Of a feature, in units of the largest: what hardly varies in training is not blown up."""
+"""Smallest spread of a feature, in units of the largest: a feature that hardly varies is not amplified."""
 LENGTHSCALES = (1.0, 5.0)
 """From which the search starts, in units of the rms distance between structures."""
 LENGTH_BOUNDS = (0.1, 100.0)
@@ -37,13 +37,10 @@ FIRST_NOISE = 1e-4
 NOISE_BOUNDS = (1e-10, 1e-1)
 SEARCH = {"maxiter": 40}
 
-Progress = Callable[[int, int], None]
-"""Called with the number of structures done and their total."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class ExactGPResult:
-    """What the fit chose, for the record in the model file. Noises and scale are σ in eV and eV/Å."""
+class GPFit(FitSummary):
+    """What the fit chose. Noises and scale are σ in eV and eV/Å."""
 
     kernel: str
     n_energy_rows: int
@@ -56,9 +53,9 @@ class ExactGPResult:
 
 
 class _Observed(NamedTuple):
-    """Rows before standardisation, and what was observed."""
+    """Rows before standardisation, and their labels."""
 
-    rows: Rows
+    rows: ValuesAndSlopes
     energies: Tensor  # (n,)
     forces: Tensor  # (m,)
 
@@ -70,36 +67,19 @@ class _Choice(NamedTuple):
 
 
 @torch.no_grad()
-def fit_exact_gp(
-    potential: Potential,
-    config: GPConfig,
-    train_set: GraphDataset,
-    held_out: GraphDataset,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> tuple[Potential, ExactGPResult]:
-    """A float64 potential with a GP head on the frozen backbone of ``potential``, whose own readout has no part in it.
-
-    Its configuration tells the numbers of structures and force rows that it is made of. float64, because K⁻¹ y sums
-    large numbers that nearly cancel. Nothing is chosen on the held-out structures.
-    """
-    chosen, components = _draw(config, train_set, seed)
-    size = {"n_structures": len(chosen), "n_force_rows": len(components)}
-    fitted = potential.eval().with_head(config.model_copy(update=size))
-    fitted.set_precision(torch.float64)
-    head = fitted.head
-    assert isinstance(head, GP)
-    observed = _observe(fitted, train_set, chosen, components, progress)
+def solve(head: "GP", train: Observations, seed: int, listener: Listener) -> GPFit:
+    """Compute the Gaussian process of some training structures. The backbone's own readout has no part in it."""
+    chosen, components = draw(head.config, train, seed)
+    observed = _observe(head.embedding, train, chosen, components, listener)
     rows = _standardised(head, observed.rows)
     head.constant.copy_(observed.energies.mean())
     targets = torch.cat([observed.energies - head.constant, observed.forces])
     choice = _choose(head.kernel, *_for_search(rows, targets))
-    head.solve(rows, targets, choice.lengthscale, 1.0, choice.noise)
+    head.set_rows(rows, targets, choice.lengthscale, 1.0, choice.noise)
     head.scale.copy_((targets @ head.weights / len(rows)).sqrt())
-    unit = float(head.scale) * fitted.statistics.scale
-    return fitted, ExactGPResult(
-        kernel=config.kernel,
+    unit = float(head.scale) * train.scale
+    return GPFit(
+        kernel=head.config.kernel,
         n_energy_rows=len(chosen),
         n_force_rows=len(components),
         lengthscale=choice.lengthscale / _rms_distance(rows),
@@ -110,71 +90,68 @@ def fit_exact_gp(
     )
 
 
-def _draw(config: GPConfig, dataset: GraphDataset, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Structures in random order, and some of the components of the forces on all their atoms, one after another."""
+def draw(config: "GPConfig", train: Observations, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Structures in random order, and some of the force components on all their atoms, in increasing order."""
     generator = np.random.default_rng(seed)
-    chosen = generator.permutation(len(dataset))[: config.n_structures]
-    n_components = 0 if dataset.structures.forces is None else 3 * int(dataset.n_atoms[chosen].sum())
+    chosen = generator.permutation(len(train))[: config.n_structures]
+    n_components = 3 * int(train.n_atoms[chosen].sum()) if train.has_forces else 0
     return chosen, np.sort(generator.permutation(n_components)[: config.n_force_rows])
 
 
 def _observe(
-    potential: Potential, dataset: GraphDataset, chosen: np.ndarray, components: np.ndarray, progress: Progress | None
+    embedding: Embedding, train: Observations, chosen: np.ndarray, components: np.ndarray, listener: Listener
 ) -> _Observed:
-    """Energies of the chosen structures, and the force components asked for."""
+    """Energies of the chosen structures, and the chosen force components."""
     inputs, energies, tangents, forces, owners = [], [], [], [], []
     done = first = 0
-    for graph, labels in batches(dataset, chosen, potential):
-        energy, force = potential.normalised_targets(graph, labels)
-        if energy is None:
-            raise DataError(f"{dataset.structures.source}: the Gaussian process needs energies; the data set has none")
-        inputs.append(pooled(potential.backbone.embedding, potential.backbone(graph), graph))
+    for batch in train.batches(chosen):
+        graph = batch.graph
+        energy, force = batch.targets()
+        inputs.append(pooled(embedding, batch.embeddings(), graph))
         energies.append(energy)
         own = components[(components >= first) & (components < first + 3 * graph.n_atoms)] - first
         if len(own) and force is not None:
             which = torch.as_tensor(own, device=force.device)
             structure = graph.structure_index[which // 3]
             direction = 3 * graph.atom_rank()[which // 3] + which % 3
-            tangents.append(-_all_tangents(potential, graph)[direction, structure])
+            tangents.append(-_all_tangents(embedding, batch)[direction, structure])
             forces.append(force.flatten()[which])
             owners.append(structure + done)
         done, first = done + graph.n_structures, first + 3 * graph.n_atoms
-        if progress is not None:
-            progress(done, len(chosen))
+        listener.advance(done, len(chosen))
     z = torch.cat(inputs)
     none = (z.new_zeros(0, z.shape[1]), torch.zeros(0, dtype=torch.int64, device=z.device), z.new_zeros(0))
-    rows = Rows(z, torch.cat([none[0], *tangents]), torch.cat([none[1], *owners]))
+    rows = ValuesAndSlopes(z, torch.cat([none[0], *tangents]), torch.cat([none[1], *owners]))
     return _Observed(rows, torch.cat(energies), torch.cat([none[2], *forces]))
 
 
-def _all_tangents(potential: Potential, graph: AtomicGraph) -> Tensor:
+def _all_tangents(embedding: Embedding, batch: ObservedBatch) -> Tensor:
     """∂z/∂x for every coordinate of the structures of a batch, (3 · n_largest, n_structures, d)."""
-    n_largest = int(graph.atoms_per_structure().max())
-    directions = unit_displacements(graph.atom_rank(), n_largest, graph.positions.dtype)
-    parts = embedding_tangents(potential.backbone, graph, directions)
-    return torch.cat([pooled(potential.backbone.embedding, part, graph) for part in parts])
+    n_largest = int(batch.graph.atoms_per_structure().max())
+    directions = unit_displacements(batch.graph.atom_rank(), n_largest, batch.graph.positions.dtype)
+    return torch.cat([pooled(embedding, part, batch.graph) for part in batch.tangents(directions)])
 
 
-def _standardised(head: GP, rows: Rows) -> Rows:
-    """Rows as the head sees them, with the center and spread that it gets from them."""
+def _standardised(head: "GP", rows: ValuesAndSlopes) -> ValuesAndSlopes:
+    """ValuesAndSlopes as the head sees them, with the center and spread that it gets from them."""
     spread = rows.inputs.std(0, correction=0)
     if not spread.any():
         raise DataError("a Gaussian process needs training structures that differ; all of these look the same")
     head.center.copy_(rows.inputs.mean(0))
     head.spread.copy_(spread.clamp(min=LEAST_SPREAD * float(spread.max())))
-    return Rows((rows.inputs - head.center) / head.spread, rows.tangents / head.spread, rows.owners)
+    return ValuesAndSlopes((rows.inputs - head.center) / head.spread, rows.tangents / head.spread, rows.owners)
 
 
-def _for_search(rows: Rows, targets: Tensor) -> tuple[Rows, Tensor]:
+def _for_search(rows: ValuesAndSlopes, targets: Tensor) -> tuple[ValuesAndSlopes, Tensor]:
     """The first structures, which are in random order, and some of their force rows, evenly spaced."""
     n = min(len(rows.inputs), SEARCH_ROWS // 4)
     own = (rows.owners < n).nonzero().squeeze(-1)
     own = own[:: max(1, math.ceil(len(own) / (SEARCH_ROWS - n)))]
-    fewer = Rows(rows.inputs[:n], rows.tangents[own], rows.owners[own])
+    fewer = ValuesAndSlopes(rows.inputs[:n], rows.tangents[own], rows.owners[own])
     return fewer, torch.cat([targets[:n], targets[len(rows.inputs) + own]])
 
 
-def _choose(kernel: StationaryKernel, rows: Rows, targets: Tensor) -> _Choice:
+def _choose(kernel: StationaryKernel, rows: ValuesAndSlopes, targets: Tensor) -> _Choice:
     """Lengthscale and noises of the greatest likelihood, by L-BFGS from each of a few lengthscales."""
     geometry, unit = Geometry.between(rows, rows), _rms_distance(rows)
     slopes = prior_variance(rows, kernel, torch.tensor(unit, dtype=torch.float64))[len(rows.inputs) :]
@@ -209,6 +186,6 @@ def log_likelihood(
     return -0.5 * (log_scale + 1.0 + math.log(2.0 * math.pi)) - factor.diagonal().log().mean()
 
 
-def _rms_distance(rows: Rows) -> float:
+def _rms_distance(rows: ValuesAndSlopes) -> float:
     """Between structures."""
     return math.sqrt(2.0 * float(rows.inputs.var(0, correction=0).sum()))

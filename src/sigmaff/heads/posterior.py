@@ -1,4 +1,4 @@
-"""Algebra of the closed-form LNK: posteriors from sufficient statistics, and the choice among them.
+"""Algebra of linear heads: posteriors from sufficient statistics, and the choice among them.
 
 Rows are linear observations of whitened weights w ~ N(0, 1): energies φ·w, and force components g·w. With
 
@@ -20,32 +20,14 @@ from typing import Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from sigmaff.heads.observations import Rows
+
 NOISES = tuple(10.0**k for k in range(-8, 3))
 """λ, tried for mean and variance."""
 FORCE_WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """ω, tried for mean and variance."""
-DETERMINED = 1e-10
-"""Rows whose prior variance is below this part of the mean are determined by symmetry."""
 TOLERATED_LOSS = 1.005
 """The residual mean may not worsen a held-out error of the backbone by more than this factor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Observations of one kind: features, what the backbone missed, prior variance that the features leave out."""
-
-    features: Tensor  # (n_rows, n_weights)
-    targets: Tensor  # (n_rows,)
-    residual: Tensor  # (n_rows,)
-
-    def scaled(self, scales: Tensor) -> Self:
-        return replace(self, features=self.features * scales)
-
-    def undetermined(self) -> Self:
-        """Without rows that symmetry makes certain, such as the force on a lone atom: they say nothing of σ."""
-        prior = self.residual.clamp(min=0.0) + self.features.square().sum(-1)
-        kept = prior > DETERMINED * prior.mean()
-        return replace(self, features=self.features[kept], targets=self.targets[kept], residual=self.residual[kept])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +58,7 @@ class Moments:
 
 
 class WeightDistribution(Protocol):
-    """A distribution of the weights, of which only this is asked."""
+    """A distribution of the weights: its mean, and the variance of linear observations."""
 
     @property
     def mean(self) -> Tensor: ...  # (n_weights,)

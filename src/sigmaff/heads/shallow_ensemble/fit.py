@@ -5,39 +5,35 @@ of a Bayesian linear readout, and are then moved by Adam to maximise the likelih
 each normal with the mean and the variance of the members. The best moment on held-out rows is kept.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sigmaff.data import GraphDataset
-from sigmaff.errors import ConfigError
-from sigmaff.heads import Deterministic, ShallowEnsemble, ShallowEnsembleConfig
-from sigmaff.heads.shallow_ensemble import ReadoutBasis
-from sigmaff.models import Potential
-from sigmaff.training.closed_form import HELD_OUT_ROWS, TRAINING_ROWS
-from sigmaff.training.posterior import Moments, Rows, choose_mean, held_out_score, posteriors
-from sigmaff.training.rows import RowLimit, collect_rows, joined
+from sigmaff.heads.base import FitSummary
+from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, RowLimit, Rows
+from sigmaff.heads.posterior import Moments, choose_mean, held_out_score, posteriors
+from sigmaff.progress import Counter, Listener
+
+if TYPE_CHECKING:
+    from sigmaff.heads.shallow_ensemble.head import ShallowEnsemble, ShallowEnsembleConfig
 
 FORCE_WEIGHTS = (0.0, 1e-3, 1e-1)
 """Of force rows beside energy rows, tried for the posterior that the members start from."""
 TRAINING_NUMBERS, HELD_OUT_NUMBERS = 2**24, 2**21
 """Held in memory as force rows."""
 FLOOR = 1e-4
-"""Variance that is not the members', in units of the mean square of what the backbone misses."""
+"""Variance added to that of the members, in units of the mean square of the misses."""
 STEPS_PER_CHECK = 10
 PATIENCE = 10
 """Checks on held-out rows without a better score, after which Adam stops."""
 
-Progress = Callable[[int, int], None]
-"""Called with the number of structures done and their total."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class ShallowEnsembleResult:
-    """What the fit did, for the record in the model file. Scores: ``held_out_score``, the lower the better."""
+class ShallowEnsembleFit(FitSummary):
+    """What the fit did. Scores: ``held_out_score``, the lower the better."""
 
     n_members: int
     noise: float  # of the posterior that the members start from
@@ -74,32 +70,20 @@ class Members:
 
 
 @torch.no_grad()
-def fit_shallow_ensemble(
-    potential: Potential,
-    config: ShallowEnsembleConfig,
-    train_set: GraphDataset,
-    held_out: GraphDataset,
-    *,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> tuple[Potential, ShallowEnsembleResult]:
-    """A potential with a shallow ensemble on the frozen backbone of ``potential``, around its readout."""
-    if not isinstance(potential.head, Deterministic):
-        raise ConfigError(
-            "a shallow ensemble is fitted on a potential with a deterministic head; "
-            f"this one has a {potential.head.method} head"
-        )
-    fitted = potential.eval().with_head(config)
-    head = fitted.head
-    assert isinstance(head, ShallowEnsemble)
-    known, unknown = _collect(potential, head.basis, train_set, held_out, seed, progress)
+def solve(
+    head: "ShallowEnsemble", train: Observations, held_out: Observations, seed: int, listener: Listener
+) -> ShallowEnsembleFit:
+    """Place the members around the readout of the backbone."""
+    counter = Counter(listener, len(train) + len(held_out))
+    [known] = train.undetermined_rows([head.basis], _within(TRAINING_ROWS, TRAINING_NUMBERS, head), seed, counter)
+    [unknown] = held_out.undetermined_rows([head.basis], _within(HELD_OUT_ROWS, HELD_OUT_NUMBERS, head), seed, counter)
     factor, noise, force_weight = _start(known, unknown)
-    start, best, best_step = _trained(config, _transformed(known, factor), _transformed(unknown, factor), seed)
+    start, best, best_step = _trained(head.config, _transformed(known, factor), _transformed(unknown, factor), seed)
     members = best.mapped(factor.T)
     mean, score, scale = _assessed(members, unknown)
     _install(head, members, mean, scale)
-    return fitted, ShallowEnsembleResult(
-        n_members=config.n_members,
+    return ShallowEnsembleFit(
+        n_members=head.config.n_members,
         noise=noise,
         force_weight=force_weight,
         start_score=start,
@@ -111,31 +95,9 @@ def fit_shallow_ensemble(
     )
 
 
-def _collect(
-    potential: Potential,
-    basis: ReadoutBasis,
-    train_set: GraphDataset,
-    held_out: GraphDataset,
-    seed: int,
-    progress: Progress | None,
-) -> tuple[list[Rows], list[Rows]]:
-    """Training and held-out rows, each of energies, then of forces if there are any."""
-    done, n_total, found = 0, len(train_set) + len(held_out), []
-    for dataset, limit, numbers in (
-        (train_set, TRAINING_ROWS, TRAINING_NUMBERS),
-        (held_out, HELD_OUT_ROWS, HELD_OUT_NUMBERS),
-    ):
-        limit = RowLimit(n_rows=min(limit.n_rows, max(1, numbers // basis.n_weights)), work=limit.work)
-        energies, forces = [], []
-        for [(energy_rows, force_rows)], n_structures in collect_rows(potential, [basis], dataset, limit, seed):
-            energies.append(energy_rows)
-            forces.extend([] if force_rows is None else [force_rows])
-            done += n_structures
-            if progress is not None:
-                progress(done, n_total)
-        kinds = [joined(rows).undetermined() for rows in (energies, forces) if rows]
-        found.append([rows for rows in kinds if len(rows.targets)])
-    return found[0], found[1]
+def _within(limit: RowLimit, n_numbers: int, head: "ShallowEnsemble") -> RowLimit:
+    """The limit, lowered to what memory may hold."""
+    return replace(limit, n_rows=min(limit.n_rows, max(1, n_numbers // head.basis.n_weights)))
 
 
 def _start(known: list[Rows], unknown: list[Rows]) -> tuple[Tensor, float, float]:
@@ -156,11 +118,11 @@ def _start(known: list[Rows], unknown: list[Rows]) -> tuple[Tensor, float, float
 
 def _transformed(kinds: list[Rows], factor: Tensor) -> list[Rows]:
     """The rows as they act on weights before the factor."""
-    return [Rows(features=rows.features @ factor, targets=rows.targets, residual=rows.residual) for rows in kinds]
+    return [replace(rows, features=rows.features @ factor) for rows in kinds]
 
 
 def _trained(
-    config: ShallowEnsembleConfig, known: list[Rows], unknown: list[Rows], seed: int
+    config: "ShallowEnsembleConfig", known: list[Rows], unknown: list[Rows], seed: int
 ) -> tuple[float, Members, int]:
     """The score of the start, and the best members on held-out rows with the step at which they were found."""
     generator = np.random.default_rng(seed)
@@ -197,8 +159,7 @@ def _drawn(rows: Rows, n: int, generator: np.random.Generator) -> Rows:
     """n rows at random, or all if they are no more."""
     if len(rows.targets) <= n:
         return rows
-    chosen = torch.as_tensor(generator.integers(len(rows.targets), size=n))
-    return Rows(features=rows.features[chosen], targets=rows.targets[chosen], residual=rows.residual[chosen])
+    return rows[torch.as_tensor(generator.integers(len(rows.targets), size=n))]
 
 
 def _assessed(members: Members, unknown: list[Rows]) -> tuple[Tensor | None, float, float]:
@@ -208,7 +169,7 @@ def _assessed(members: Members, unknown: list[Rows]) -> tuple[Tensor | None, flo
     return None if better is None else better.mean, score, scale
 
 
-def _install(head: ShallowEnsemble, members: Members, mean: Tensor | None, scale: float) -> None:
+def _install(head: "ShallowEnsemble", members: Members, mean: Tensor | None, scale: float) -> None:
     """Write the members into the head, their spread scaled to the held-out errors."""
     head.deviations.copy_(scale**0.5 * (members.weights - members.mean))
     if mean is not None:

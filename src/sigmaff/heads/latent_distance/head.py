@@ -13,7 +13,7 @@ elements, and along directions in which embeddings spread more or less, can be c
 
 | symbol | here |
 |---|---|
-| h | ``embedding.compared(node_features)`` (n_atoms, d) |
+| h | ``embedding.kernel_features(node_features)`` (n_atoms, d) |
 | s | ``scale`` |
 | m, L⁻¹ | ``means`` (n_elements, c, d), ``whitening`` (n_elements, c, d, d) |
 | log(weight · density at m / p_max) | ``log_heights`` (n_elements, c) |
@@ -28,7 +28,10 @@ from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
+from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage
+from sigmaff.heads.latent_distance.fit import LatentDistanceFit, solve
+from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
 
 
 class LatentDistanceConfig(HeadSettings):
@@ -47,17 +50,18 @@ class LatentDistanceConfig(HeadSettings):
     n_components: int = Field(default=4, ge=1, le=100, description="mixture only: Gaussians for each element")
 
     @property
-    def trained(self) -> Fit:
-        return "solved"
+    def stages(self) -> tuple[Stage, ...]:
+        return ("backbone", "solve")
 
 
 class LatentDistance(Head):
-    """The backbone's readout with a σ from distances. Its algebra is float64, whatever the network's precision."""
+    """The backbone's readout with a σ from distances. Its algebra is always float64."""
 
+    Config = LatentDistanceConfig
     method = "latent_distance"
     kind = "epistemic"
     covariance = "full"
-    forces_ways = ("by_atom",)
+    force_std_methods = ("by_atom",)
 
     def __init__(self, config: LatentDistanceConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -87,6 +91,9 @@ class LatentDistance(Head):
     def set_precision(self, dtype: torch.dtype) -> None:
         self.readout.to(dtype)
 
+    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> LatentDistanceFit:
+        return solve(self, train, held_out, seed, listener)
+
     def take_readout(self, readout: nn.Linear) -> None:
         self.readout.load_state_dict(readout.state_dict())
 
@@ -110,7 +117,7 @@ class LatentDistance(Head):
     @torch.no_grad()
     def distances(self, node_features: Tensor, atomic_numbers: Tensor) -> Tensor:
         """d of each atom, (n_atoms,); of an element without training atoms, ``unseen_distance``."""
-        features = self.embedding.compared(node_features.double())
+        features = self.embedding.kernel_features(node_features.double())
         measure = self._to_neighbors if self.config.distance == "knn" else self._to_mixture
         distance = self.unseen_distance.expand(len(features))
         for element, number in enumerate(self.elements):

@@ -1,0 +1,25 @@
+"""Progress of long work: the callbacks that every long function takes."""
+
+
+class Listener:
+    """Callbacks for progress. Override what you need; the base class is silent."""
+
+    def stage(self, text: str) -> None:
+        """A new stage of the work begins."""
+
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        """``done`` of ``total`` steps of the stage are done."""
+
+    def warn(self, text: str) -> None:
+        """Something needs attention, and the work continues."""
+
+
+class Counter:
+    """Count finished items towards a total, and report them to a listener."""
+
+    def __init__(self, listener: Listener, total: int) -> None:
+        self.listener, self.total, self.done = listener, total, 0
+
+    def add(self, n: int) -> None:
+        self.done += n
+        self.listener.advance(self.done, self.total)
