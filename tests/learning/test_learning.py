@@ -370,7 +370,7 @@ def test_the_command_tells_what_came_of_it(whole: CampaignResult, tmp_path: Path
     assert "2 rounds are done (stop.max_rounds)" in printed
     assert str(whole.directory / "rounds" / "02" / "model.sigmaff") in printed
     wrong = fail("learn", tmp_path / "campaign.yaml", "--set", "explore.temperatures=500")
-    assert "explore.temperatures: there is no such key; nearest: temperature;" in wrong
+    assert "explore.temperatures: unknown key; nearest: temperature;" in wrong
 
 
 def test_selection_alone(whole: CampaignResult, test_file: Path, tmp_path: Path) -> None:
