@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 import ase.io
 import numpy as np
 import pytest
-import typer
 import yaml
 from ase import Atoms
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from campaign_case import SETTINGS, Counted, Silent, calls, go_on, settings
+from cli_case import fail, succeed
 from sigmaff import load
-from sigmaff.cli.learn import learn as learn_command
-from sigmaff.cli.learn import select as select_command
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
@@ -363,37 +360,27 @@ def test_an_unknown_molecule(tmp_path: Path) -> None:
 # --- the commands
 
 
-def invoke(*arguments: object) -> Any:
-    app = typer.Typer()
-    app.command("learn")(learn_command)
-    app.command("select")(select_command)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_the_command_tells_what_came_of_it(whole: CampaignResult, tmp_path: Path) -> None:
     content = SETTINGS | {
         "engine": settings(whole.directory.parent).engine.model_dump(mode="json"),
         "output": str(whole.directory),
     }
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(content))
-    done = invoke("learn", tmp_path / "campaign.yaml")
-    assert done.exit_code == 0, done.exception
-    assert "2 rounds are done (stop.max_rounds)" in done.stdout
-    assert str(whole.directory / "rounds" / "02" / "model.sigmaff") in done.stdout.replace("\n", "")
-    wrong = invoke("learn", tmp_path / "campaign.yaml", "--set", "explore.temperatures=500")
-    assert "explore.temperatures: there is no such key; nearest: temperature;" in str(wrong.exception)
+    printed = succeed("learn", tmp_path / "campaign.yaml")
+    assert "2 rounds are done (stop.max_rounds)" in printed
+    assert str(whole.directory / "rounds" / "02" / "model.sigmaff") in printed
+    wrong = fail("learn", tmp_path / "campaign.yaml", "--set", "explore.temperatures=500")
+    assert "explore.temperatures: unknown key; nearest: temperature;" in wrong
 
 
 def test_selection_alone(whole: CampaignResult, held_out_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "picked.extxyz"
-    done = invoke("select", whole.model_path, held_out_file, "-n", 5, "-o", out)
-    assert done.exit_code == 0, done.exception
-    assert "5 of 12 structures" in done.stdout
+    assert "5 of 12 structures" in succeed("select", whole.model_path, held_out_file, "-n", "5", "-o", out)
     picked = ase.io.read(out, ":")
     pool = [atoms.positions.tolist() for atoms in ase.io.read(held_out_file, ":")]
     assert len({pool.index(atoms.positions.tolist()) for atoms in picked}) == 5
     assert all("forces_uncertainty" in atoms.arrays for atoms in picked)
-    assert "exists already" in str(invoke("select", whole.model_path, held_out_file, "-o", out).exception)
+    assert "exists already" in fail("select", whole.model_path, held_out_file, "-o", out)
 
 
 def test_the_engine_of_these_tests_is_a_potential(tmp_path: Path) -> None:

@@ -7,30 +7,16 @@ import ase.io
 import numpy as np
 import pytest
 
-from cli_case import Workspace, ether_frames, fail, morse_frames, succeed, write_config
+from cli_case import Workspace, fail, morse_frames, succeed, write_config
 from sigmaff.heads import HEADS
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
 from sigmaff.runs.methods import METHODS
 
+pytest_plugins = ["cli_fixtures"]
+
 SHARING = ("fixed_lnk", "llpr", "shallow_ensemble", "latent_knn", "latent_mahalanobis", "latent_mixture")
 SAME_MEAN = ("llpr", "latent_knn", "latent_mahalanobis", "latent_mixture")
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The folder after ``sigmaff compare run.yaml --methods all``."""
-    folder = tmp_path_factory.mktemp("compare")
-    ase.io.write(folder / "data.extxyz", morse_frames(150, seed=1))
-    ase.io.write(folder / "other.extxyz", ether_frames(12))
-    config = write_config(
-        folder / "run.yaml",
-        ("data.split", {"n_train": 110, "n_validation": 20, "n_test": 20}),
-        ("training.max_epochs", 2),
-        ("ood", {"ether": {"source": str(folder / "other.extxyz")}}),
-    )
-    succeed("compare", config, "--methods", "all")
-    return Workspace(folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -131,4 +117,4 @@ def test_methods_are_listed():
     for name in METHODS:
         assert name in text
     assert "455,809" in text
-    assert "no backbone 'gnome'" in fail("methods", "--backbone", "gnome")
+    assert "unknown backbone 'gnome'" in fail("methods", "--backbone", "gnome")
