@@ -10,7 +10,8 @@ from ase import Atoms
 
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
-from sigmaff.simulation.md import MDConfig, MDResult, MDStatus, run_md
+from sigmaff.progress import Listener
+from sigmaff.simulation.md import MDConfig, MDResult, run_md
 from sigmaff.simulation.md.checkpoint import read_checkpoint
 
 SITES = 3.0 * np.array([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]])
@@ -102,9 +103,10 @@ RESTARTED = MDConfig(
 )
 
 
-def _say(status: MDStatus) -> None:
-    print(status.step, flush=True)
+class Printer(Listener):
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        print(done, flush=True)
 
 
 if __name__ == "__main__":
-    run_md(Wells(), [at_sites()], RESTARTED, Path(sys.argv[1]), _say)
+    run_md(Wells(), [at_sites()], RESTARTED, Path(sys.argv[1]), Printer())

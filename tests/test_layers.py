@@ -11,7 +11,7 @@ import sigmaff
 
 LAYERS = [
     {"errors"},
-    {"units", "files", "allocator", "tasks", "config"},
+    {"units", "files", "allocator", "tasks", "config", "progress"},
     {"graph"},
     {"data"},
     {"backbones"},

@@ -19,8 +19,8 @@ from sigmaff.errors import ConfigError
 from sigmaff.heads import LNKConfig
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
-from sigmaff.runs.stages import Warnings
 from sigmaff.tasks import ClusterConfig, workers
 from sigmaff_paper.experiments import protocols
 from sigmaff_paper.experiments.cell import Cell, CellResult, Place
@@ -41,18 +41,10 @@ SCALES: tuple[Scale, ...] = ("quick", "paper")
 NOWHERE = Data(folders=(Path("/nowhere"),), made=Path("/nowhere"))
 
 
-class Quiet:
-    def stage(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def warn(self, text: str) -> None: ...
-
-
-class StopsAfterFirst(Quiet):
+class StopsAfterFirst(Listener):
     """Ctrl-C when one cell is done."""
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: int, total: int, note: str = "") -> None:
         raise KeyboardInterrupt
 
 
@@ -150,7 +142,7 @@ def test_published_qm7x_files_are_gathered_first(tmp_path: Path):
     cells = EXPERIMENTS["dropout-rate"].cells("quick", Data(folders=(tmp_path,), made=tmp_path / "made"))
     gathered, *others = cells
     assert gathered.needs == tuple(files)
-    assert gathered.work(Place(tmp_path), Warnings()) == {"n_equilibrium": 4, "n_non_equilibrium": 8}
+    assert gathered.work(Place(tmp_path), Listener()) == {"n_equilibrium": 4, "n_non_equilibrium": 8}
     for cell in others:
         assert isinstance(cell, Trained)
         assert cell.after == (gathered.name,)
@@ -208,7 +200,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listener: Quiet) -> Reproduction:
+def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listener: Listener) -> Reproduction:
     return reproduce(
         "dropout-rate", scale="quick", folders=(folder,), output=output, cluster=cluster, listener=listener
     )
@@ -224,7 +216,7 @@ def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: P
     first = {path: path.stat().st_mtime_ns for path in study.glob("*/cell.json")}
     assert len(first) >= 1
 
-    with_failure = run_dropout_rate(tmp_path, folder, cluster, Quiet())
+    with_failure = run_dropout_rate(tmp_path, folder, cluster, Listener())
     (failed,) = with_failure.without_result
     assert failed.name == "quick/qm7x/schnet/mcd-15"
     assert failed.status == "failed"
@@ -237,7 +229,7 @@ def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: P
     (study / "mcd-15/metrics.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in study.glob("*/model.sigmaff")}
     assert len(before) == 4
-    done = run_dropout_rate(tmp_path, folder, cluster, Quiet())
+    done = run_dropout_rate(tmp_path, folder, cluster, Listener())
     assert done.without_result == []
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
@@ -261,10 +253,10 @@ def test_another_set_of_structures_is_not_taken_for_the_same(tmp_path: Path, fol
     cells = Study(scale="quick", dataset="qm7x", backbone="schnet").cells(
         ("backbone",), Data(folders=(folder,), made=tmp_path)
     )
-    results = run_cells(cells, Place(tmp_path), cluster, Quiet())
+    results = run_cells(cells, Place(tmp_path), cluster, Listener())
     assert [result.status for result in results.values()] == ["done"]
     elsewhere = [cell.model_copy(update={"needs": (*cell.needs, folder / "qm7x-like/other")}) for cell in cells]
-    (refused,) = run_cells(elsewhere, Place(tmp_path), cluster, Quiet()).values()
+    (refused,) = run_cells(elsewhere, Place(tmp_path), cluster, Listener()).values()
     assert refused.status == "failed"
     assert "other settings or other data" in (refused.reason or "")
 
@@ -280,7 +272,7 @@ def test_models_are_made_of_those_that_they_come_after(tmp_path: Path, folder: P
         for recipe in ("ensemble", "llpr", "lnk-5")
     ]
     place = Place(tmp_path)
-    results = run_cells(cells, place, cluster, Quiet())
+    results = run_cells(cells, place, cluster, Listener())
     assert {result.reason for result in results.values()} == {None}
 
     def model(recipe: str):
@@ -313,7 +305,7 @@ def test_what_waits_for_a_failure_is_not_tried(tmp_path: Path, folder: Path, clu
     """The data holds too few structures for the quick scale."""
     study = Study(scale="quick", dataset="qm7x", backbone="schnet")
     cells = study.cells(("mcd-lnk-5",), Data(folders=(folder,), made=tmp_path))
-    results = run_cells(cells, Place(tmp_path), cluster, Quiet())
+    results = run_cells(cells, Place(tmp_path), cluster, Listener())
     reasons = {name.split("/")[-1]: result.reason or "" for name, result in results.items()}
     assert "the data has 60 structures, too few" in reasons["backbone"]
     assert reasons["lnk-5"] == f"needs {study.name('backbone')}, which has no result"
@@ -343,7 +335,7 @@ def test_parameters_are_the_published_ones(tmp_path: Path, cluster: ClusterConfi
 def test_speed_counts_passes(tmp_path: Path):
     """On a small network; the experiment itself takes that of the paper."""
     small = DimeNetPPConfig(n_hidden=16, n_blocks=1, n_directional=8, n_output=16, n_spherical=3, n_output_layers=1)
-    content = Timed(name="speed", backbone=small, n_rounds=2).work(Place(tmp_path), Warnings())
+    content = Timed(name="speed", backbone=small, n_rounds=2).work(Place(tmp_path), Listener())
     results = {"quick/speed": CellResult(name="quick/speed", status="done", content=content)}
     (table,) = EXPERIMENTS["speed"].present(results, "quick").tables
     shown = zip(table.columns, table.rows["Runtime [ms]",], strict=True)
@@ -381,4 +373,4 @@ def test_experiments_are_listed_and_unknown_ones_named(tmp_path: Path):
     for name in EXPERIMENTS:
         assert name in text
     with pytest.raises(ConfigError, match="no experiment 'locals'; known: locality"):
-        reproduce("locals", scale="quick", folders=(), output=tmp_path, cluster=ClusterConfig(), listener=Quiet())
+        reproduce("locals", scale="quick", folders=(), output=tmp_path, cluster=ClusterConfig(), listener=Listener())

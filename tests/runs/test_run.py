@@ -471,7 +471,7 @@ def test_interrupted_and_killed_it_ends_as_if_it_had_not_been(tmp_path: Path) ->
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "model.sigmaff").exists()
-    assert "going on from step" in succeed("train", config)
+    assert "resuming from step" in succeed("train", config)
     unbroken = tmp_path / "unbroken"
     succeed("train", config, "--output", unbroken)
     assert same_tensors(tmp_path / "run" / "model.sigmaff", unbroken / "model.sigmaff")

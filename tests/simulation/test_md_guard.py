@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from calculator_case import LNK_CONFIG, build_potential, ethanol, rattled
 from md_case import Wells, at_sites
 from sigmaff.cli.main import Commands
-from sigmaff.cli.md import md, sparkline
+from sigmaff.cli.md import md
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
 from sigmaff.heads import DeterministicConfig
@@ -23,6 +23,7 @@ from sigmaff.models.prediction import Calibration, Provenance
 from sigmaff.simulation import Calculator
 from sigmaff.simulation.md import MDConfig, Scores, risk_threshold, run_md, structure_scores
 from sigmaff.simulation.md.drift import DriftMonitor
+from sigmaff.simulation.md.status import sparkline
 
 N_DRAWS = 3000
 

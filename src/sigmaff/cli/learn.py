@@ -82,7 +82,7 @@ def select(
     with Terminal(console) as terminal:
         terminal.stage("σ of the pool")
         dataset = dataset_for(loaded, structures)
-        frames = predict_structures(loaded, dataset, 64, "auto", terminal.advance)
+        frames = predict_structures(loaded, dataset, 64, "auto", terminal)
         terminal.stage("selecting")
         picks = choose(loaded, frames, settings, limit=1.0, rng=np.random.default_rng(seed))
     chosen = [frames[pick.index] for pick in picks]

@@ -270,7 +270,7 @@ def predict(
     predictor = Uncalibrated(loaded) if raw else loaded
     with Terminal(console) as terminal:
         terminal.stage("predicting")
-        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance, per_atom=per_atom)
+        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
     write_structures(output, predicted, force=force)
     console.print(f"{len(predicted)} structures: {output}", soft_wrap=True)
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from sigmaff.data import LabelledStructures
     from sigmaff.models import Model
     from sigmaff.models.prediction import ForcesStd
-    from sigmaff.simulation.md import MDResult, MDStatus, Scores
-
-BLOCKS = "▁▂▃▄▅▆▇█"
-SPARKLINE_LENGTH = 24
+    from sigmaff.simulation.md import MDResult, Scores
 
 
 def md(
@@ -98,36 +95,8 @@ def md(
     with _terminal() as terminal:
         scores = _scores(loaded, calibration, config.stop_above == "auto", forces_std, terminal)
         terminal.stage("molecular dynamics")
-        watch = _Watch(terminal)
-        result = run_md(loaded, starts, config, output, watch, calibration=scores)
+        result = run_md(loaded, starts, config, output, terminal, calibration=scores)
     _tell(result)
-
-
-def sparkline(values: list[float], top: float) -> str:
-    """Values from 0 to ``top`` as blocks of rising height."""
-    last = len(BLOCKS) - 1
-    return "".join(BLOCKS[min(last, max(0, round(last * value / top)))] for value in values)
-
-
-class _Watch:
-    """Shows how far a run is, and how σ went of late."""
-
-    def __init__(self, terminal: "Terminal") -> None:
-        self.terminal = terminal
-        self.recent: list[float] = []
-        self.is_first = True
-
-    def __call__(self, status: "MDStatus") -> None:
-        if self.is_first:
-            self.terminal.start(status.steps, max(0, status.step - 1))
-            self.is_first = False
-        if status.forces_std is not None:
-            self.recent = [*self.recent, status.forces_std][-SPARKLINE_LENGTH:]
-        self.terminal.note = f"{status.running}/{status.replicas} running"
-        if self.recent:
-            top = status.threshold or max(self.recent) or 1.0
-            self.terminal.note += f", σ {sparkline(self.recent, top)} {self.recent[-1]:.3g} eV/Å"
-        self.terminal.step(0, status.step, 0.0)
 
 
 def _terminal() -> "Terminal":

@@ -1,6 +1,6 @@
 """Models and data sets brought together: evaluation, calibration, and structures that a model can and cannot take."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -11,20 +11,16 @@ from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluati
 from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.models.prediction import ForcesStd
+from sigmaff.progress import Listener
 
 Part = Literal["train", "validation", "test"]
 
 
-class StageListener(Protocol):
-    """Who is told what is being done and how far it is."""
-
-    def stage(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-
-def calibrate(model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: StageListener) -> Evaluation:
+def calibrate(
+    model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: Listener | None = None
+) -> Evaluation:
     """Fit the model's calibrations on held-out structures and keep them in it."""
+    listener = listener or Listener()
     listener.stage("calibrating σ")
     evaluation = evaluate_on(model, dataset, name="held out", listener=listener)
     model.energy_calibration, model.forces_calibration = calibrate_evaluation(evaluation, method)
@@ -36,13 +32,18 @@ def evaluate_on(
     dataset: GraphDataset,
     *,
     name: str,
-    listener: StageListener,
+    listener: Listener | None = None,
     forces_std: ForcesStd = "auto",
     batch_size: int = 32,
 ) -> Evaluation:
     """Errors and σ on a data set, raw and with the model's calibrations; without errors if it holds unseen elements."""
     return evaluate_calibrated(
-        model, dataset, name=name, batch_size=batch_size, forces_std=forces_std, progress=listener.advance
+        model,
+        dataset,
+        name=name,
+        batch_size=batch_size,
+        forces_std=forces_std,
+        progress=(listener or Listener()).advance,
     )
 
 

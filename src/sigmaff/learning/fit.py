@@ -17,8 +17,8 @@ from sigmaff.learning.directory import Directory, Round, read_json, write_frames
 from sigmaff.learning.train import Making, hold_out, make
 from sigmaff.models import Model
 from sigmaff.models.file import read_header, save
+from sigmaff.progress import Listener
 from sigmaff.runs.record import record_of
-from sigmaff.runs.stages import Listener
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -11,11 +11,12 @@ from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data
 from sigmaff.runs.methods import METHODS
 from sigmaff.runs.run import RunResult, run, run_with
-from sigmaff.runs.stages import Listener, joining, sampling
+from sigmaff.runs.stages import joining, sampling
 
 TIMED_STRUCTURES = 8
 ROUNDS = 7

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.errors import ConfigError
 from sigmaff.files import folder_lock, write_json
-from sigmaff.runs.stages import Listener, Warnings
+from sigmaff.progress import Collecting, Listener
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def do_cell(place: Place, cell: Cell) -> None:
     with folder_lock(place.directory(cell.name)):
         if finished(cell, place) is not None:
             return
-        began, listener = time.monotonic(), Warnings()
+        began, listener = time.monotonic(), Collecting()
         result = cell.work(place, listener)
         content = {
             "specification": cell.specification(),

@@ -17,8 +17,8 @@ from sigmaff.heads import DeterministicConfig, EvidentialConfig, HeadConfig, LNK
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
 from sigmaff.models.file import load
 from sigmaff.models.prediction import ForcesStd
+from sigmaff.progress import Listener
 from sigmaff.runs.methods import METHODS, PAPERS_LNK, Method
-from sigmaff.runs.stages import Listener
 from sigmaff_paper.experiments.cell import Cell, Place
 from sigmaff_paper.tables import hyperparameters as paper
 

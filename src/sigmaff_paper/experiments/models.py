@@ -6,9 +6,10 @@ from typing import Any
 from pydantic import Field
 
 from sigmaff.models.file import read_header
+from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import RunResult, run, run_with
-from sigmaff.runs.stages import Listener, joining, sampling
+from sigmaff.runs.stages import joining, sampling
 from sigmaff_paper.experiments.cell import Cell, Place
 
 KEPT = ("metrics", "ood", "training", "head_training", "fit", "members", "seconds")

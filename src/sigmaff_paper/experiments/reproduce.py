@@ -7,6 +7,7 @@ from typing import Any
 
 from sigmaff.errors import ConfigError
 from sigmaff.files import atomic_write, write_json
+from sigmaff.progress import Listener
 from sigmaff.tasks import ClusterConfig
 from sigmaff_paper.experiments import (
     costs,
@@ -22,7 +23,7 @@ from sigmaff_paper.experiments.cell import CellResult, Place, Results
 from sigmaff_paper.experiments.experiment import Experiment
 from sigmaff_paper.experiments.presentation import Presentation
 from sigmaff_paper.experiments.protocols import Scale
-from sigmaff_paper.experiments.runner import CellListener, run_cells
+from sigmaff_paper.experiments.runner import run_cells
 from sigmaff_paper.experiments.sources import Data
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -64,7 +65,7 @@ def reproduce(
     folders: tuple[Path, ...],
     output: Path,
     cluster: ClusterConfig,
-    listener: CellListener,
+    listener: Listener,
 ) -> Reproduction:
     """Do the cells of an experiment that are left, and write its tables and figures to ``output / name``.
 

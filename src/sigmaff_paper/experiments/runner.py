@@ -2,23 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 from sigmaff.errors import ConfigError
-from sigmaff.evaluation.datasets import StageListener
+from sigmaff.progress import Listener
 from sigmaff.tasks import ClusterConfig, run_tasks, workers
 from sigmaff_paper.experiments.cell import Cell, CellResult, Place, do_cell, finished
 
 
-class CellListener(StageListener, Protocol):
-    """Who is told how far the cells are, and which failed."""
-
-    def warn(self, text: str) -> None: ...
-
-
-def run_cells(
-    cells: Sequence[Cell], place: Place, cluster: ClusterConfig, listener: CellListener
-) -> dict[str, CellResult]:
+def run_cells(cells: Sequence[Cell], place: Place, cluster: ClusterConfig, listener: Listener) -> dict[str, CellResult]:
     """Results by name, of all cells. Processes are started only where there is something left to do."""
     results: dict[str, CellResult] = {}
     for cell in cells:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.files import atomic_write
-from sigmaff.runs.stages import Listener
+from sigmaff.progress import Listener
 from sigmaff_paper.experiments.cell import Cell, Place
 
 EQUILIBRIUM, NON_EQUILIBRIUM = "equilibrium.extxyz", "nonequilibrium.extxyz"

@@ -1,7 +1,7 @@
 """A directory of generated structures: one file per molecule, so that what is done stays done."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -13,6 +13,7 @@ from ase import Atoms
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.files import atomic_write, folder_lock, holds_files, write_json
+from sigmaff.progress import Listener
 from sigmaff.tasks import Outcome, run_tasks
 from sigmaff_paper.qm7x_like.config import GenerateConfig
 from sigmaff_paper.qm7x_like.conformers import require_rdkit
@@ -32,20 +33,20 @@ def generate(
     smiles: Sequence[str],
     config: GenerateConfig,
     client: "Client",
-    progress: Callable[[int, int], None],
+    listener: Listener | None = None,
 ) -> Counts:
     """Structures of all molecules, or those that lack after an interruption, into the directory.
 
     equilibrium.extxyz and nonequilibrium.extxyz hold them in the order of the SMILES; failures.json what failed.
-    progress: molecules done, and all.
     """
     require_rdkit()
+    listener = listener or Listener()
     with folder_lock(directory, wait=False):
         _claim(directory, smiles, config)
         failures = _read_failures(directory)
         missing = [index for index, text in enumerate(smiles) if not _is_done(directory, index, text, failures)]
         done = len(smiles) - len(missing)
-        progress(done, len(smiles))
+        listener.advance(done, len(smiles))
         task, pieces = partial(make_structures, config=config), [smiles[index] for index in missing]
         for outcome in run_tasks(task, pieces, client, time_limit=config.time_limit):
             product = _product(outcome, pieces[outcome.index])
@@ -54,7 +55,7 @@ def generate(
             if product.structures:
                 _write(_molecule_file(directory, missing[outcome.index]), product.structures)
             done += 1
-            progress(done, len(smiles))
+            listener.advance(done, len(smiles))
         return _gather(directory, smiles, config, failures)
 
 
