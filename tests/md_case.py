@@ -85,7 +85,7 @@ def columns(result: MDResult) -> np.ndarray:
 
 def files(directory: Path) -> dict[str, bytes]:
     """What a run has written, but for the states to go on from."""
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.name != "checkpoint.npz"}
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if "checkpoint" not in path.name}
 
 
 RESTARTED = MDConfig(

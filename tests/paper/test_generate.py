@@ -286,11 +286,11 @@ def _check_other_settings(folder: Path, client: "Client") -> None:
         generate(folder, smiles, SMALL.model_copy(update=changes), client)
 
     again(["O", "C(", "CO"], time_limit=5.0)  # decides nothing about what is made
-    with pytest.raises(ConfigError, match=r"set was generated in another way \(displaced: was 3, now 4; seed: was 0"):
+    with pytest.raises(ConfigError, match=r"set belongs to another run \(displaced: was 3, now 4; seed: was 0"):
         again(["O", "C(", "CO"], displaced=4, seed=1)
     with pytest.raises(ConfigError, match=r"engine\.calculator: was gfn2-xtb, now gfn1-xtb"):
         again(["O", "C(", "CO"], engine=EngineConfig(calculator="gfn1-xtb"))
-    with pytest.raises(ConfigError, match="molecules: were 3, now 1"):
+    with pytest.raises(ConfigError, match="n_molecules: was 3, now 1; molecules changed"):
         again(["O"])
 
 
@@ -302,10 +302,10 @@ def test_a_directory_in_use(client: "Client", tmp_path: Path) -> None:
 
 def test_a_directory_of_something_else(client: "Client", tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
-    with pytest.raises(ConfigError, match="is not empty, and nothing was generated there"):
+    with pytest.raises(ConfigError, match=r"holds other files and no generate\.json"):
         generate(tmp_path, ["O"], SMALL, client)
     (tmp_path / "generate.json").write_text("[]")
-    with pytest.raises(DataError, match=r"generate\.json is not the record of a generation"):
+    with pytest.raises(DataError, match=r"generate\.json is damaged or not written by sigmaff"):
         generate(tmp_path, ["O"], SMALL, client)
 
 

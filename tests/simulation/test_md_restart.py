@@ -115,11 +115,11 @@ def test_another_run_in_its_directory_is_refused(tmp_path: Path):
     other.backbone.get_parameter(next(name for name, _ in other.backbone.named_parameters())).data += 0.1
     config = MDConfig(temperature=300.0, steps=0)
     run_md(potential, [ethanol()], config, tmp_path)
-    with pytest.raises(ConfigError, match=r"other settings \(seed: was 0, now 1\)"):
+    with pytest.raises(ConfigError, match=r"another run \(seed: was 0, now 1\)"):
         run_md(potential, [ethanol()], changed(config, seed=1), tmp_path)
-    with pytest.raises(ConfigError, match=r"other settings \(model: "):
+    with pytest.raises(ConfigError, match=r"another run \(model changed"):
         run_md(other, [ethanol()], config, tmp_path)
-    with pytest.raises(ConfigError, match=r"other settings \(starts: "):
+    with pytest.raises(ConfigError, match=r"another run \(starts changed"):
         run_md(potential, [water_crystal()], config, tmp_path)
 
 

@@ -17,7 +17,7 @@ from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import DataError
 from sigmaff.evaluation import summarize
 from sigmaff.evaluation.datasets import dataset_for, evaluate_on
-from sigmaff.files import folder_lock, write_json
+from sigmaff.files import write_json
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
 from sigmaff.learning.explore import explore
@@ -68,7 +68,7 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
     """A whole campaign, or what is left of it after an interruption."""
     directory = Directory(config.output)
     try:
-        with folder_lock(directory.path, wait=False), ExitStack() as stack:
+        with directory.folder.lock(), ExitStack() as stack:
             directory.claim(config, force=force)
             return _Campaign(config, directory, listener or Listener(), _started_once(config, stack)).run()
     except KeyboardInterrupt as interrupt:

@@ -8,7 +8,7 @@ import atexit
 import math
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch.optim import AdamW
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.files import folder_lock
 from sigmaff.models import Potential
 from sigmaff.progress import Listener
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
@@ -71,6 +72,7 @@ def train(
         atexit.register(_leave_group)  # a later training of this process may still use the group
     directory.mkdir(parents=True, exist_ok=True)
     with (
+        folder_lock(directory, wait=False) if fabric.is_global_zero else nullcontext(),
         StopRequest() as stop,
         _threads(config.threads),
         _random_state(fabric.device),

@@ -1,7 +1,7 @@
 """Guarded molecular dynamics: many replicas in one batch, each stopped where its σ says that the model is lost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,10 @@ from ase.data import chemical_symbols
 from ase.io import read
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import folder_lock
 from sigmaff.models import Model
 from sigmaff.models.prediction import ForcesStd, Predictor
 from sigmaff.progress import Listener
-from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint
+from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftMonitor
 from sigmaff.simulation.md.integrator import temperature_of
@@ -61,7 +60,7 @@ def run_md(
     and for the drift monitor, which is silent without them.
     """
     _check_starts(structures, model, config)
-    with folder_lock(directory, wait=False):
+    with run_folder(directory).lock():
         summary = open_run(directory, model, structures, config, calibration)
         run = _Run(model, structures, config, summary, directory, calibration)
         try:
@@ -124,7 +123,9 @@ class _Run:
             self._report(listener)
         if n_done or self.is_new:
             self._save()
-        self.summary.write(self.directory, self.config, [(r.origin, r.record) for r in self.replicas])
+        ends = tuple(asdict(replica.origin) | asdict(replica.record) for replica in self.replicas)
+        summary = self.summary.model_copy(update={"finished": True, "steps": self.config.steps, "replicas": ends})
+        run_folder(self.directory).write(summary)
 
     def close(self) -> None:
         for replica in self.replicas:
