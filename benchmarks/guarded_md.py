@@ -72,9 +72,7 @@ def moved(
     scores, guard = None, {}
     if calibration is not None:
         terminal.stage(f"σ of calibration structures, {name}")
-        scores = structure_scores(
-            evaluate(model, dataset_for(model, calibration), name=name, progress=terminal.advance)
-        )
+        scores = structure_scores(evaluate(model, dataset_for(model, calibration), name=name, listener=terminal))
         guard = {"stop_above": "auto", "error_above": options.error_above, "risk": risk}
     config = MDConfig.model_validate(
         {

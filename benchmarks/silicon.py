@@ -30,7 +30,7 @@ MEASURES = {
 
 
 def summary(model: Model, structures: LabelledStructures, terminal: Terminal) -> Summary:
-    return summarize(evaluate(model, dataset_for(model, structures), name="test", progress=terminal.advance))
+    return summarize(evaluate(model, dataset_for(model, structures), name="test", listener=terminal))
 
 
 def main() -> None:

@@ -1,21 +1,34 @@
-"""Progress of long work: the callbacks that every long function takes."""
+"""Callbacks of long work: training, evaluation, labelling, molecular dynamics, campaigns."""
 
 
 class Listener:
-    """Callbacks for progress. Override what you need; the base class is silent."""
+    """Progress callbacks. All are silent by default: override those you need.
+
+    Every long function takes ``listener=None``, which is silent.
+    """
 
     def stage(self, text: str) -> None:
-        """A new stage of the work begins."""
+        """A new stage begins."""
 
     def advance(self, done: int, total: int, note: str = "") -> None:
         """``done`` of ``total`` steps of the stage are done."""
 
     def warn(self, text: str) -> None:
-        """Something needs attention, and the work continues."""
+        """Something went wrong that does not stop the work."""
+
+
+class Collecting(Listener):
+    """Keeps the warnings in ``texts``."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
 
 
 class Counter:
-    """Count finished items towards a total, and report them to a listener."""
+    """Counts finished items towards a total, and reports them to a listener."""
 
     def __init__(self, listener: Listener, total: int) -> None:
         self.listener, self.total, self.done = listener, total, 0

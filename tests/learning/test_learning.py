@@ -158,7 +158,7 @@ def test_resume_refuses_another_campaign_and_force_removes_it(
     folder = tmp_path / "copy"
     shutil.copytree(whole.directory.parent, folder)
     config = settings(whole.directory.parent, select={"n": 4}).model_copy(update={"output": folder / "campaign"})
-    with pytest.raises(ConfigError, match=r"other settings \(select.n: was 3, now 4\).*--force"):
+    with pytest.raises(ConfigError, match=r"another run \(select.n: was 3, now 4\).*--force"):
         learn(config, Silent())
     engine = {"arguments": {"log": str(folder / "log"), "fail": 1.0}}
     broken = settings(folder, engine=engine, cluster=scheduler)
@@ -180,7 +180,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path, whole: CampaignResult) ->
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "campaign").mkdir()
     (tmp_path / "campaign" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="holds other files and no campaign"):
+    with pytest.raises(ConfigError, match=r"holds other files and no campaign\.json"):
         learn(settings(tmp_path), Silent(), force=True)
     assert [path.name for path in (tmp_path / "campaign").iterdir()] == ["thesis.tex"]
 

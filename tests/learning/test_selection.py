@@ -112,7 +112,7 @@ def candidates(lnk: Potential, trained: Trained) -> list[Atoms]:
     unlabelled = LabelledStructures(
         structures=(twin, *frames), energy=None, forces=None, source="pool", frame_index=np.arange(13)
     )
-    return predict_structures(lnk, GraphDataset(unlabelled, lnk.cutoff, torch.float64), 32, "exact", lambda *_: None)
+    return predict_structures(lnk, GraphDataset(unlabelled, lnk.cutoff, torch.float64), 32, "exact")
 
 
 def chosen(model: Potential, candidates: list[Atoms], limit: float | None = None, **settings: object) -> list[int]:

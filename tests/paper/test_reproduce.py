@@ -19,10 +19,10 @@ from sigmaff.errors import ConfigError
 from sigmaff.heads import LNKConfig
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.jobs import Job, JobFolder, JobResult, Results, run_jobs
 from sigmaff.runs.model_jobs import DropoutJob, EnsembleJob, ModelJob, TrainJob
-from sigmaff.runs.stages import Warnings
 from sigmaff.tasks import ClusterConfig, workers
 from sigmaff_paper.experiments import settings
 from sigmaff_paper.experiments.command import reproduce as command
@@ -41,10 +41,10 @@ SCALES: tuple[Scale, ...] = ("quick", "paper")
 NOWHERE = DataFolders(folders=(Path("/nowhere"),), made=Path("/nowhere"))
 
 
-class StopsAfterFirst(Warnings):
+class StopsAfterFirst(Listener):
     """Ctrl-C when one job is done."""
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: int, total: int, note: str = "") -> None:
         raise KeyboardInterrupt
 
 
@@ -142,7 +142,7 @@ def test_published_qm7x_files_are_gathered_first(tmp_path: Path):
     jobs = EXPERIMENTS["dropout-rate"].jobs("quick", DataFolders(folders=(tmp_path,), made=tmp_path / "made"))
     gathered, *others = jobs
     assert gathered.needs == tuple(files)
-    assert gathered.work(JobFolder(tmp_path), Warnings()) == {"n_equilibrium": 4, "n_non_equilibrium": 8}
+    assert gathered.work(JobFolder(tmp_path), Listener()) == {"n_equilibrium": 4, "n_non_equilibrium": 8}
     for job in others:
         assert isinstance(job, TrainJob)
         assert job.after == (gathered.name,)
@@ -200,7 +200,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listener: Warnings) -> Results:
+def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listener: Listener) -> Results:
     """Return the results of all jobs."""
     _, results, _ = reproduce(
         "dropout-rate", scale="quick", folders=(folder,), output=output, cluster=cluster, listener=listener
@@ -218,7 +218,7 @@ def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Pa
     first = {path: path.stat().st_mtime_ns for path in study.glob("*/cell.json")}
     assert len(first) >= 1
 
-    with_failure = run_dropout_rate(tmp_path, folder, cluster, Warnings())
+    with_failure = run_dropout_rate(tmp_path, folder, cluster, Listener())
     (failed,) = without_result(with_failure)
     assert failed.name == "quick/qm7x/schnet/mcd-15"
     assert failed.status == "failed"
@@ -231,7 +231,7 @@ def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Pa
     (study / "mcd-15/metrics.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in study.glob("*/model.sigmaff")}
     assert len(before) == 4
-    done = run_dropout_rate(tmp_path, folder, cluster, Warnings())
+    done = run_dropout_rate(tmp_path, folder, cluster, Listener())
     assert without_result(done) == []
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
@@ -254,10 +254,10 @@ def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Pa
 def test_another_set_of_structures_is_not_taken_for_the_same(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=("backbone",))
     jobs = study.jobs(DataFolders(folders=(folder,), made=tmp_path))
-    results = run_jobs(jobs, JobFolder(tmp_path), Warnings(), cluster)
+    results = run_jobs(jobs, JobFolder(tmp_path), Listener(), cluster)
     assert [result.status for result in results.values()] == ["done"]
     elsewhere = [job.model_copy(update={"needs": (*job.needs, folder / "qm7x-like/other")}) for job in jobs]
-    (refused,) = run_jobs(elsewhere, JobFolder(tmp_path), Warnings(), cluster).values()
+    (refused,) = run_jobs(elsewhere, JobFolder(tmp_path), Listener(), cluster).values()
     assert refused.status == "failed"
     assert "other settings or other data" in (refused.reason or "")
 
@@ -274,7 +274,7 @@ def test_models_are_made_of_those_that_they_come_after(tmp_path: Path, folder: P
         for recipe in ("ensemble", "llpr", "lnk-5")
     ]
     jobs_folder = JobFolder(tmp_path)
-    results = run_jobs(jobs, jobs_folder, Warnings(), cluster)
+    results = run_jobs(jobs, jobs_folder, Listener(), cluster)
     assert {result.reason for result in results.values()} == {None}
 
     def model(recipe: str):
@@ -307,7 +307,7 @@ def test_what_waits_for_a_failure_is_not_tried(tmp_path: Path, folder: Path, clu
     """The data holds too few structures for the quick scale."""
     study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=("mcd-lnk-5",))
     jobs = study.jobs(DataFolders(folders=(folder,), made=tmp_path))
-    results = run_jobs(jobs, JobFolder(tmp_path), Warnings(), cluster)
+    results = run_jobs(jobs, JobFolder(tmp_path), Listener(), cluster)
     reasons = {name.split("/")[-1]: result.reason or "" for name, result in results.items()}
     assert "the data has 60 structures, too few" in reasons["backbone"]
     assert reasons["lnk-5"] == f"needs {study.job('backbone')}, which has no result: {reasons['backbone']}"
@@ -337,7 +337,7 @@ def test_parameters_are_the_published_ones(tmp_path: Path, cluster: ClusterConfi
 def test_speed_counts_passes(tmp_path: Path):
     """On a small network; the experiment itself takes that of the paper."""
     small = DimeNetPPConfig(n_hidden=16, n_blocks=1, n_directional=8, n_output=16, n_spherical=3, n_output_layers=1)
-    content = SpeedJob(name="speed", backbone=small, n_rounds=2).work(JobFolder(tmp_path), Warnings())
+    content = SpeedJob(name="speed", backbone=small, n_rounds=2).work(JobFolder(tmp_path), Listener())
     results = {"quick/speed": JobResult(name="quick/speed", status="done", content=content)}
     (table,) = EXPERIMENTS["speed"].present(results, "quick").tables
     shown = zip(table.columns, table.rows["Runtime [ms]",], strict=True)
@@ -375,4 +375,4 @@ def test_experiments_are_listed_and_unknown_ones_named(tmp_path: Path):
     for name in EXPERIMENTS:
         assert name in text
     with pytest.raises(ConfigError, match="no experiment 'locals'; known: locality"):
-        reproduce("locals", scale="quick", folders=(), output=tmp_path, cluster=ClusterConfig(), listener=Warnings())
+        reproduce("locals", scale="quick", folders=(), output=tmp_path, cluster=ClusterConfig(), listener=Listener())

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 
 from sigmaff.errors import DataError
+from sigmaff.progress import Collecting, Listener
 from sigmaff.runs.jobs import Job, JobFolder, run_jobs
 from sigmaff.runs.model_jobs import DropoutJob, EnsembleJob, TrainJob
-from sigmaff.runs.stages import Listener, Warnings
 from sigmaff.tasks import ClusterConfig, workers
 from sigmaff_paper.experiments.costs import ParametersJob, SpeedJob
 from sigmaff_paper.experiments.data import GatherJob
@@ -48,7 +48,7 @@ def cluster() -> Iterator[ClusterConfig]:
 def test_a_failure_is_reported_and_the_other_jobs_run(tmp_path: Path, cluster: ClusterConfig, here: bool):
     bad = [Sum(name="bad", number=-1), Sum(name="blocked", number=1, after=("a", "bad"))]
     jobs = [*CHAIN, *bad, Sum(name="without data", number=1, needs=(tmp_path / "data.xyz",))]
-    listener = Warnings()
+    listener = Collecting()
     results = run_jobs(jobs, JobFolder(tmp_path), listener, None if here else cluster)
     assert list(results) == [job.name for job in jobs]
     assert [results[name].number("total") for name in "abc"] == [1, 3, 7]
@@ -60,18 +60,18 @@ def test_a_failure_is_reported_and_the_other_jobs_run(tmp_path: Path, cluster: C
 
 
 def test_workers_keep_results_and_warnings(tmp_path: Path, cluster: ClusterConfig):
-    first = run_jobs(CHAIN, JobFolder(tmp_path), Warnings(), cluster)
+    first = run_jobs(CHAIN, JobFolder(tmp_path), Collecting(), cluster)
     files = [tmp_path / name / "cell.json" for name in "abc"]
     before = [file.stat().st_mtime_ns for file in files]
     assert first["c"].warnings == ("the sum is 7",)
-    assert run_jobs(CHAIN, JobFolder(tmp_path), Warnings(), cluster) == first
-    assert run_jobs(CHAIN, JobFolder(tmp_path), Warnings()) == first
+    assert run_jobs(CHAIN, JobFolder(tmp_path), Collecting(), cluster) == first
+    assert run_jobs(CHAIN, JobFolder(tmp_path), Collecting()) == first
     assert [file.stat().st_mtime_ns for file in files] == before
 
 
 def test_kept_results_of_other_settings_are_refused(tmp_path: Path, cluster: ClusterConfig):
-    run_jobs(CHAIN, JobFolder(tmp_path), Warnings(), cluster)
-    changed = run_jobs([Sum(name="a", number=5), *CHAIN[1:]], JobFolder(tmp_path), Warnings())
+    run_jobs(CHAIN, JobFolder(tmp_path), Collecting(), cluster)
+    changed = run_jobs([Sum(name="a", number=5), *CHAIN[1:]], JobFolder(tmp_path), Collecting())
     assert "other settings or other data" in (changed["a"].reason or "")
     assert changed["b"].status == "done"
 
@@ -82,7 +82,7 @@ def test_the_format_of_kept_results_stays(tmp_path: Path):
     content = {"specification": specification, "seconds": 2.5, "warnings": ["w"], "result": {"total": 4}}
     (tmp_path / "a").mkdir()
     (tmp_path / "a/cell.json").write_text(json.dumps(content))
-    (result,) = run_jobs(CHAIN[:1], JobFolder(tmp_path), Warnings()).values()
+    (result,) = run_jobs(CHAIN[:1], JobFolder(tmp_path), Collecting()).values()
     assert (result.seconds, result.warnings, result.number("total")) == (2.5, ("w",), 4)
     kinds = (TrainJob, EnsembleJob, DropoutJob, CopiesJob, SpeedJob, ParametersJob, GatherJob)
     assert [kind.kind for kind in kinds] == ["Trained", "Joined", "Sampled", "Copies", "Timed", "Counted", "Gathered"]

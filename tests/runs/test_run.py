@@ -134,7 +134,7 @@ def test_a_calibrated_model_is_still_the_run_s(workspace: Workspace, tmp_path: P
 def test_another_run_does_not_take_its_place(workspace: Workspace, option: str, words: str) -> None:
     before = workspace.model.read_bytes()
     message = fail("train", workspace / "run.yaml", "--set", option)
-    assert f"is the model of another run ({words})" in message
+    assert f"belongs to another run ({words})" in message
     assert "--force" in message
     assert workspace.model.read_bytes() == before
 
@@ -471,7 +471,7 @@ def test_resume_after_interrupt_and_kill_gives_the_uninterrupted_result(tmp_path
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "model.sigmaff").exists()
-    assert "going on from step" in succeed("train", config)
+    assert "resuming from step" in succeed("train", config)
     unbroken = tmp_path / "unbroken"
     succeed("train", config, "--output", unbroken)
     assert same_tensors(tmp_path / "run" / "model.sigmaff", unbroken / "model.sigmaff")

@@ -12,7 +12,6 @@ from ase.io import write
 from calculator_case import LNK_CONFIG, build_potential, ethanol, rattled
 from cli_case import sigmaff
 from md_case import Wells, at_sites
-from sigmaff.cli.md import sparkline
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
 from sigmaff.heads import DeterministicConfig
@@ -21,6 +20,7 @@ from sigmaff.models.prediction import Calibration, Provenance
 from sigmaff.simulation import Calculator
 from sigmaff.simulation.md import MDConfig, Scores, risk_threshold, run_md, structure_scores
 from sigmaff.simulation.md.drift import DriftMonitor
+from sigmaff.simulation.md.status import sparkline
 
 N_DRAWS = 3000
 

@@ -16,7 +16,8 @@ from md_case import RESTARTED, WAYS, Wells, at_sites, changed, files, final_stat
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
 from sigmaff.models.prediction import Predictor
-from sigmaff.simulation.md import MDConfig, MDStatus, Scores, run_md
+from sigmaff.progress import Listener
+from sigmaff.simulation.md import MDConfig, Scores, run_md
 
 SHORT = changed(RESTARTED, steps=60)
 
@@ -25,17 +26,22 @@ class StoppedError(Exception):
     """What a test interrupts a run with."""
 
 
-def interrupted(model: Predictor, start: Atoms, config: MDConfig, directory: Path, *, calls: int) -> None:
-    """A run that is broken off after so many steps."""
-    seen: list[MDStatus] = []
+class Stopper(Listener):
+    """Interrupts a run after so many callbacks."""
 
-    def stop(status: MDStatus) -> None:
-        seen.append(status)
-        if len(seen) == calls:
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        self.left -= 1
+        if self.left == 0:
             raise StoppedError
 
+
+def interrupted(model: Predictor, start: Atoms, config: MDConfig, directory: Path, *, calls: int) -> None:
+    """A run that is broken off after so many steps."""
     with pytest.raises(StoppedError):
-        run_md(model, [start], config, directory, stop)
+        run_md(model, [start], config, directory, Stopper(calls))
 
 
 def test_resume_after_a_kill_gives_the_uninterrupted_trajectory(tmp_path: Path):
@@ -75,13 +81,8 @@ def test_resume_keeps_the_drift_monitor(tmp_path: Path):
     """Its alarm comes from frames before and after the interruption."""
     reference = Scores(forces_std=0.01 * np.arange(1.0, 30.0), forces_error=np.ones(29))
     config = MDConfig(temperature=500.0, timestep=4.0, steps=40, check_every=2, drift_every=2, checkpoint_every=3)
-
-    def stop(status: MDStatus) -> None:
-        if status.step == 9:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        run_md(Wells(), [at_sites()], config, tmp_path / "broken", stop, calibration=reference)
+        run_md(Wells(), [at_sites()], config, tmp_path / "broken", Stopper(9), calibration=reference)
     broken, unbroken = (
         run_md(Wells(), [at_sites()], config, tmp_path / name, calibration=reference) for name in ("broken", "unbroken")
     )
@@ -114,11 +115,11 @@ def test_resume_refuses_the_directory_of_another_run(tmp_path: Path):
     other.backbone.get_parameter(next(name for name, _ in other.backbone.named_parameters())).data += 0.1
     config = MDConfig(temperature=300.0, steps=0)
     run_md(potential, [ethanol()], config, tmp_path)
-    with pytest.raises(ConfigError, match=r"other settings \(seed: was 0, now 1\)"):
+    with pytest.raises(ConfigError, match=r"another run \(seed: was 0, now 1\)"):
         run_md(potential, [ethanol()], changed(config, seed=1), tmp_path)
-    with pytest.raises(ConfigError, match=r"other settings \(model: "):
+    with pytest.raises(ConfigError, match=r"another run \(model changed"):
         run_md(other, [ethanol()], config, tmp_path)
-    with pytest.raises(ConfigError, match=r"other settings \(starts: "):
+    with pytest.raises(ConfigError, match=r"another run \(starts changed"):
         run_md(potential, [water_crystal()], config, tmp_path)
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import training_case as case
-from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
+from sigmaff.files import folder_lock
 from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingResult
 
 
@@ -111,7 +112,7 @@ def test_resume_refuses_a_changed_run(tmp_path: Path) -> None:
     model = case.potential()
     case.run(model, case.CONFIG, tmp_path)
     slower = case.CONFIG.model_copy(update={"learning_rate": 1e-4})
-    with pytest.raises(ConfigError, match=r"training.learning_rate: was 0.005, now 0.0001\n.*--force"):
+    with pytest.raises(ConfigError, match=r"training.learning_rate: was 0.005, now 0.0001\).*--force"):
         case.run(case.potential(), slower, tmp_path)
     with pytest.raises(ConfigError, match="starting weights changed"):
         case.run(case.potential(seed=1), case.CONFIG, tmp_path)
@@ -137,3 +138,9 @@ def test_resume_reports_a_damaged_checkpoint(tmp_path: Path, content: bytes) -> 
     (tmp_path / "checkpoint.safetensors").write_bytes(content)
     with pytest.raises(ModelFileError, match="damaged or no checkpoint"):
         case.run(case.potential(), case.CONFIG, tmp_path)
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    with folder_lock(tmp_path), pytest.raises(SigmaffError, match="another process is at work"):
+        case.run(case.potential(), case.CONFIG, tmp_path)
+    assert not (tmp_path / "checkpoint.safetensors").exists()

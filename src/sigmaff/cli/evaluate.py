@@ -127,7 +127,7 @@ def _evaluations(
     def evaluated(dataset: "GraphDataset", path: Path) -> "Evaluation":
         terminal.stage(f"evaluating {path.name}")
         return evaluate_model(
-            loaded, dataset, name=path.stem, forces_std=forces_std, batch_size=batch_size, progress=terminal.advance
+            loaded, dataset, name=path.stem, forces_std=forces_std, batch_size=batch_size, listener=terminal
         )
 
     with progress() as terminal:

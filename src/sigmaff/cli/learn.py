@@ -88,7 +88,7 @@ def select(
     with progress() as terminal:
         terminal.stage("predicting σ of the candidates")
         dataset = dataset_for(loaded, structures)
-        frames = predict_structures(loaded, dataset, 64, "auto", terminal.advance)
+        frames = predict_structures(loaded, dataset, 64, "auto", terminal)
         terminal.stage("selecting")
         picks = choose(loaded, frames, settings, limit=1.0, rng=np.random.default_rng(seed))
     write_structures(output, [frames[pick.index] for pick in picks], force=force)

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from sigmaff.cli.progress import Terminal
     from sigmaff.data import LabelledStructures
     from sigmaff.models import Model
-    from sigmaff.simulation.md import MDConfig, MDResult, MDStatus, Scores
-
-BLOCKS = "▁▂▃▄▅▆▇█"
-SPARKLINE_LENGTH = 24
+    from sigmaff.simulation.md import MDConfig, MDResult, Scores
 
 
 def md_options() -> "type[MDConfig]":
@@ -51,36 +48,8 @@ def md(
     with progress() as terminal:
         scores = _scores(loaded, calibration, config, terminal)
         terminal.stage("molecular dynamics")
-        watch = _Watch(terminal)
-        result = run_md(loaded, starts, config, output, watch, calibration=scores)
+        result = run_md(loaded, starts, config, output, terminal, calibration=scores)
     _print_result(result)
-
-
-def sparkline(values: list[float], top: float) -> str:
-    """Values from 0 to ``top`` as blocks of rising height."""
-    last = len(BLOCKS) - 1
-    return "".join(BLOCKS[min(last, max(0, round(last * value / top)))] for value in values)
-
-
-class _Watch:
-    """Shows the step and the recent σ of a run."""
-
-    def __init__(self, terminal: "Terminal") -> None:
-        self.terminal = terminal
-        self.recent: list[float] = []
-        self.is_first = True
-
-    def __call__(self, status: "MDStatus") -> None:
-        if self.is_first:
-            self.terminal.start(status.steps, max(0, status.step - 1))
-            self.is_first = False
-        if status.forces_std is not None:
-            self.recent = [*self.recent, status.forces_std][-SPARKLINE_LENGTH:]
-        self.terminal.note = f"{status.running}/{status.replicas} running"
-        if self.recent:
-            top = status.threshold or max(self.recent) or 1.0
-            self.terminal.note += f", σ {sparkline(self.recent, top)} {self.recent[-1]:.3g} eV/Å"
-        self.terminal.step(0, status.step, 0.0)
 
 
 def _scores(loaded: "Model", path: Path | None, config: "MDConfig", terminal: "Terminal") -> "Scores | None":
@@ -98,7 +67,7 @@ def _scores(loaded: "Model", path: Path | None, config: "MDConfig", terminal: "T
     terminal.stage("σ of calibration structures")
     dataset = dataset_for(loaded, structures)
     return structure_scores(
-        evaluate(loaded, dataset, name=structures.source, forces_std=config.forces_std, progress=terminal.advance)
+        evaluate(loaded, dataset, name=structures.source, forces_std=config.forces_std, listener=terminal)
     )
 
 

@@ -47,6 +47,6 @@ def predict(
     predictor = Uncalibrated(loaded) if raw else loaded
     with progress() as terminal:
         terminal.stage("predicting")
-        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal.advance, per_atom=per_atom)
+        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
     write_structures(output, predicted, force=force)
     say(f"{len(predicted)} structures: {output}")

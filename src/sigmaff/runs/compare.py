@@ -11,13 +11,13 @@ from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import atomic_write, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.report import write_table_page
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data
 from sigmaff.runs.jobs import JobFolder, run_jobs
 from sigmaff.runs.methods import METHODS, ensemble_members
 from sigmaff.runs.model_jobs import method_jobs
-from sigmaff.runs.stages import Listener
 from sigmaff.timing import median_seconds
 from sigmaff.units import KCAL_PER_MOL
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.files import folder_lock, write_json
-from sigmaff.runs.stages import Listener, Warnings
+from sigmaff.progress import Collecting, Listener
 from sigmaff.tasks import ClusterConfig, run_tasks, workers
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _run_and_keep(folder: JobFolder, job: Job) -> JobResult:
     with folder_lock(folder.directory(job.name)):
         if (kept := folder.result(job)) is not None:
             return kept
-        began, listener = time.monotonic(), Warnings()
+        began, listener = time.monotonic(), Collecting()
         content = job.work(folder, listener)
         result = JobResult(
             name=job.name,

@@ -9,11 +9,12 @@ from pydantic import Field
 
 from sigmaff.errors import ConfigError
 from sigmaff.models.file import read_header
+from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.jobs import Job, JobFolder
 from sigmaff.runs.methods import Method
 from sigmaff.runs.run import RunResult, run, run_with
-from sigmaff.runs.stages import Listener, joining, sampling
+from sigmaff.runs.stages import joining, sampling
 
 KEPT = ("metrics", "ood", "training", "head_training", "fit", "members", "seconds")
 """Keys of the model's record that are part of the result."""

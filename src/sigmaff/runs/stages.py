@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,44 +12,18 @@ import torch
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ConfigError
-from sigmaff.evaluation.datasets import StageListener
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
 from sigmaff.models.file import load, load_potential, save
 from sigmaff.models.solve import LabelledObservations, solve_head
+from sigmaff.progress import Listener
 from sigmaff.runs.config import EnsembleConfig, RunConfig
 from sigmaff.runs.data import RunData
 from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.training import EpochRecord, Progress, TrainingConfig, TrainingDivergedError, TrainingResult
+from sigmaff.training import TrainingConfig, TrainingDivergedError, TrainingResult
 
 SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
-
-
-class Listener(Progress, StageListener, Protocol):
-    """Who is told how a run goes: the training's progress, and what comes before and after it."""
-
-    def warn(self, text: str) -> None: ...
-
-
-class Warnings:
-    """A listener that keeps warnings, and nothing else."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
-
-    def stage(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def start(self, total_steps: int, done_steps: int) -> None: ...
-
-    def step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def epoch(self, record: EpochRecord) -> None: ...
 
 
 Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
@@ -257,7 +231,7 @@ def _train(
 ) -> TrainingResult:
     from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
 
-    return train(potential, data.train, data.validation, training, directory, seed=seed, progress=listener, force=force)
+    return train(potential, data.train, data.validation, training, directory, seed=seed, listener=listener, force=force)
 
 
 def _training_record(result: TrainingResult) -> dict[str, Any]:

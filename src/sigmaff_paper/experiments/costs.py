@@ -15,9 +15,9 @@ from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import DeterministicConfig, EvidentialConfig, HeadConfig, LNKConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
 from sigmaff.models.prediction import ForceStdMethod
+from sigmaff.progress import Listener
 from sigmaff.runs.jobs import Job, JobFolder, Results
 from sigmaff.runs.methods import METHODS, PAPERS_LNK, Method
-from sigmaff.runs.stages import Listener
 from sigmaff.timing import time_calls
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.data import DataFolders

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.files import atomic_write
+from sigmaff.progress import Listener
 from sigmaff.runs.jobs import Job, JobFolder
-from sigmaff.runs.stages import Listener
 
 EQUILIBRIUM, NON_EQUILIBRIUM = "equilibrium.extxyz", "nonequilibrium.extxyz"
 QM7X_FOLDERS = ("", "qm7x", "qm7x-like", "qm7x_like")

@@ -10,8 +10,8 @@ from sigmaff.data import DataSource, read_structures
 from sigmaff.graph import build_graph
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.runs.jobs import Job, JobFolder, Results
-from sigmaff.runs.stages import Listener
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.data import DataFolders
 from sigmaff_paper.experiments.experiment import Experiment, Report, beside, differences

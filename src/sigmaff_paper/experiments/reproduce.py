@@ -6,8 +6,8 @@ from pathlib import Path
 
 from sigmaff.errors import ConfigError
 from sigmaff.files import atomic_write, write_json
+from sigmaff.progress import Listener
 from sigmaff.runs.jobs import JobFolder, JobResult, Results, run_jobs
-from sigmaff.runs.stages import Listener
 from sigmaff.tasks import ClusterConfig
 from sigmaff_paper.experiments import costs, figures, locality, md17, qm7x, svgp_dkl
 from sigmaff_paper.experiments.data import DataFolders

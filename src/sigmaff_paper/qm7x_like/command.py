@@ -66,6 +66,6 @@ def qm7x_like(
     drawn = draw_molecules(known, n_drawn, seed)
     with start_workers(ClusterConfig(n_workers=workers, scheduler=scheduler)) as client, Terminal(console) as terminal:
         terminal.stage(f"molecules by {geometry} and {engine}")
-        counts = generate(output, drawn, config, client, terminal.advance)
+        counts = generate(output, drawn, config, client, terminal)
     console.print(", ".join(f"{count} {name}" for name, count in counts.items()), soft_wrap=True)
     console.print(f"{output}", soft_wrap=True)
