@@ -149,15 +149,15 @@ def test_errors_of_a_stiffer_potential_are_known() -> None:
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
 def test_batches_do_not_matter(batch_size: int) -> None:
     structures = random_clusters(6, 23)
-    done: list[int] = []
+    done: list[tuple[int, int]] = []
     evaluation = evaluate_predictor(
         HarmonicPairs(),
         labelled(structures),
         name="set",
         batch_size=batch_size,
-        progress=lambda n, total: done.append(n / total),
+        progress=lambda n, total: done.append((n, total)),
     )
-    assert done == [n / 23 for n in [*range(batch_size, 23, batch_size), 23]]
+    assert done == [(n, 23) for n in [*range(batch_size, 23, batch_size), 23]]
     assert evaluation.n_structures == 23
     centered = [atoms.positions - atoms.positions.mean(0) for atoms in structures]
     assert evaluation.positions == pytest.approx(np.concatenate(centered))
