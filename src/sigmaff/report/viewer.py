@@ -122,4 +122,4 @@ def _atom_rms(vectors: Array) -> Array:
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    return float(f"{value:.7g}")
