@@ -33,22 +33,24 @@ from sigmaff.audit import (
     audit_content,
     audit_markdown,
     audit_table,
+    conservation,
     foreign_subject,
+    locality,
+    symmetry,
 )
 from sigmaff.audit.confidence import calibration_chance
 from sigmaff.audit.conservation import (
     Run,
     best_step,
-    conservation,
     drift,
     energy_rounding,
     loop_work,
     numerical_force,
     nve,
 )
-from sigmaff.audit.locality import copies, fit_growth, locality
+from sigmaff.audit.locality import copies, fit_growth
 from sigmaff.audit.page import write_audit_page
-from sigmaff.audit.symmetry import OPERATIONS, symmetry
+from sigmaff.audit.symmetry import OPERATIONS
 from sigmaff.backbones import CoordinatesConfig
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation.metrics import calibration_score
@@ -57,6 +59,7 @@ from sigmaff.heads import DeterministicConfig, EvidentialConfig, SVGPConfig
 from sigmaff.models import Ensemble, Potential
 from sigmaff.models.file import read_header
 from sigmaff.models.prediction import UNCALIBRATED
+from sigmaff.progress import Listener
 from sigmaff.simulation import Calculator
 from training_case import labelled_structures
 
@@ -170,7 +173,7 @@ def test_each_fault_costs_its_own_desideratum(fault: Fault, broken: str | None):
 
 
 def test_symmetry_names_the_operation_that_changes_most():
-    finding = symmetry(faulty(numbered), STRUCTURES, np.random.default_rng(0), n_repeats=2)
+    finding = symmetry.measure(faulty(numbered), STRUCTURES, np.random.default_rng(0), n_repeats=2)
     assert finding.numbers["forces_std, rotation"] < 1e-9
     assert "A force σ" in finding.sentence
     assert "under permutation;" in finding.sentence
@@ -223,14 +226,14 @@ def test_work_around_a_loop_is_that_of_the_curl():
 
 def test_a_whirl_drives_a_simulation():
     subject = Subject(name="whirl", calculator=Whirl())
-    finding = conservation(
+    finding = conservation.measure(
         subject,
         STRUCTURES,
         np.random.default_rng(0),
         n_components=3,
         n_loops=1,
         nve_ps=0.2,
-        progress=lambda done, total: None,
+        listener=Listener(),
     )
     assert finding.verdict == "fails"
     assert finding.numbers["drift"] > finding.tolerances["drift"].approximately
@@ -330,10 +333,10 @@ def test_a_model_of_few_atoms_fails_locality_and_says_why():
     """A Gaussian process of raw coordinates, as in the SVGP of the paper: it is not symmetric either."""
     head = SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=32)
     potential = Case(backbone=CoordinatesConfig(n_atoms=12), head=head).build()
-    finding = locality(ours(potential), STRUCTURES, n_copies=5)
+    finding = locality.measure(ours(potential), STRUCTURES, n_copies=5)
     assert finding.verdict == "fails"
     assert "12 positions" in finding.sentence
-    found = symmetry(ours(potential), STRUCTURES, np.random.default_rng(0), n_repeats=1)
+    found = symmetry.measure(ours(potential), STRUCTURES, np.random.default_rng(0), n_repeats=1)
     assert found.verdict == "fails"
     assert found.numbers["forces, translation"] < 1e-6
     assert found.numbers["forces, rotation"] > 0.1
@@ -349,13 +352,13 @@ def test_lnk_holds_what_a_network_can_hold():
     assert verdicts(found) | {"Speed": ""} == SOUND | {"Speed": ""}
     assert found["Locality"].numbers["slope"] == pytest.approx(1.0, abs=1e-6)
     diagonal = build_potential(LNK_CONFIG.model_copy(update={"covariance": "diagonal"}))
-    halved = locality(ours(diagonal), STRUCTURES, n_copies=4)
+    halved = locality.measure(ours(diagonal), STRUCTURES, n_copies=4)
     assert halved.numbers["slope"] == pytest.approx(0.5, abs=1e-6)
     assert halved.verdict == "holds"
 
 
 def test_evidential_is_not_local():
-    finding = locality(ours(build_potential(EvidentialConfig())), STRUCTURES, n_copies=4)
+    finding = locality.measure(ours(build_potential(EvidentialConfig())), STRUCTURES, n_copies=4)
     assert finding.verdict == "fails"
 
 

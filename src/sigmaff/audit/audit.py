@@ -16,9 +16,9 @@ from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.models import Model
+from sigmaff.progress import Listener
 
-Progress = Callable[[int, int], None]
-Measurement = Callable[[Progress], Finding]
+Measurement = Callable[[Listener], Finding]
 
 
 class AuditConfig(BaseModel):
@@ -27,14 +27,16 @@ class AuditConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_structures: int = Field(default=3, ge=1, description="structures on which desiderata 1 to 3 are measured")
-    n_operations: int = Field(default=3, ge=1, description="random ones of each kind of symmetry, on each structure")
-    n_components: int = Field(default=12, ge=1, description="force components of each structure held to differences")
+    n_operations: int = Field(default=3, ge=1, description="random operations of each kind of symmetry and structure")
+    n_components: int = Field(
+        default=12, ge=1, description="force components of each structure to differentiate numerically"
+    )
     n_loops: int = Field(default=2, ge=1, description="closed paths from each structure")
     nve_ps: float = Field(default=1.0, gt=0, description="length of the run at constant energy, ps; steps of 0.5 fs")
     n_copies: int = Field(default=8, ge=3, description="copies of a structure far from each other, at most")
-    n_rounds: int = Field(default=31, ge=1, description="timings, of which the median counts")
+    n_rounds: int = Field(default=31, ge=1, description="timings; the median is reported")
     batch_size: int = Field(default=32, ge=1, description="structures evaluated at once, at most")
-    seed: int = Field(default=0, ge=0, description="of all that is random; every subject meets the same")
+    seed: int = Field(default=0, ge=0, description="seed; the same random numbers for every subject")
 
 
 FULL = AuditConfig()
@@ -43,7 +45,7 @@ QUICK = AuditConfig(n_structures=2, n_operations=1, n_components=6, n_loops=1, n
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What was found out about a subject: a finding for each desideratum, in the order of the paper."""
+    """The findings about a subject, one for each desideratum, in the order of the paper."""
 
     name: str
     findings: tuple[Finding, ...]
@@ -60,23 +62,25 @@ def audit(
     ood: LabelledStructures | None = None,
     backbone: Model | None = None,
     options: AuditConfig = FULL,
-    stage: Callable[[str], None] = lambda text: None,
-    progress: Progress = lambda done, total: None,
+    listener: Listener | None = None,
 ) -> Audit:
-    """Measure every desideratum. One that cannot be measured is a finding that says why, and the others go on.
+    """Measure every desideratum. One that cannot be measured is a finding that says why.
 
-    structures: of a kind that the subject knows; the first few are used.
-    data: labelled structures that it was not trained on; ``ood``: structures unlike those, labelled or not.
-    backbone: the model without σ that accuracy and speed of a model of ours are held against.
+    Arguments:
+        structures: of a kind that the subject was trained on; the first ``options.n_structures`` are used.
+        data: labelled structures that it was not trained on.
+        ood: structures unlike those, labelled or not.
+        backbone: reference model without σ, for the accuracy and speed ratios.
     """
     if not structures:
         raise DataError("an audit needs at least one structure of a kind that the model knows")
+    listener = listener or Listener()
     measurements = _measurements(subject, list(structures)[: options.n_structures], options, backbone)
     measurements |= _measurements_on_data(subject, structures[0], options, data, ood, backbone)
     findings = []
     for name in DESIDERATA:
-        stage(f"{subject.name}: {name.lower()}")
-        findings.append(_measured(name, measurements[name], progress))
+        listener.stage(f"{subject.name}: {name.lower()}")
+        findings.append(_measured(name, measurements[name], listener))
     return Audit(name=subject.name, findings=tuple(findings))
 
 
@@ -90,20 +94,18 @@ def _measurements(
         return np.random.default_rng(options.seed)
 
     return {
-        symmetry.NAME: lambda progress: symmetry.symmetry(
-            subject, structures, random(), n_repeats=options.n_operations
-        ),
-        conservation.NAME: lambda progress: conservation.conservation(
+        symmetry.NAME: lambda listener: symmetry.measure(subject, structures, random(), n_repeats=options.n_operations),
+        conservation.NAME: lambda listener: conservation.measure(
             subject,
             structures,
             random(),
             n_components=options.n_components,
             n_loops=options.n_loops,
             nve_ps=options.nve_ps,
-            progress=progress,
+            listener=listener,
         ),
-        locality.NAME: lambda progress: locality.locality(subject, structures, n_copies=options.n_copies),
-        speed.NAME: lambda progress: speed.speed(subject, structures, backbone, n_rounds=options.n_rounds),
+        locality.NAME: lambda listener: locality.measure(subject, structures, n_copies=options.n_copies),
+        speed.NAME: lambda listener: speed.measure(subject, structures, backbone, n_rounds=options.n_rounds),
     }
 
 
@@ -118,33 +120,33 @@ def _measurements_on_data(
     size = options.batch_size
 
     @cache
-    def own(progress: Progress) -> Evaluation | None:
-        return None if data is None else evaluate_subject(subject, data, batch_size=size, progress=progress)
+    def own(listener: Listener) -> Evaluation | None:
+        return None if data is None else evaluate_subject(subject, data, batch_size=size, listener=listener)
 
-    def accurate(progress: Progress) -> Finding:
+    def accurate(listener: Listener) -> Finding:
         reference = None
         if data is not None and backbone is not None and subject.model is not None:
-            reference = evaluate_in_batches(backbone, data, batch_size=size, progress=progress)
-        return accuracy.accuracy(own(progress), reference)
+            reference = evaluate_in_batches(backbone, data, batch_size=size, listener=listener)
+        return accuracy.measure(own(listener), reference)
 
-    def confident(progress: Progress) -> Finding:
+    def confident(listener: Listener) -> Finding:
         answer = ask(subject, atoms, with_forces_std=True)
         if answer.energy_std is None and answer.forces_std is None:
-            return confidence.no_std()
+            return confidence.NO_STD
         if ood is None:
-            return confidence.confidence(own(progress), None)
+            return confidence.measure(own(listener), None)
         try:
-            other = evaluate_subject(subject, ood, batch_size=size, progress=progress)
+            other = evaluate_subject(subject, ood, batch_size=size, listener=listener)
         except SigmaffError as error:
-            finding = confidence.confidence(own(progress), None)
+            finding = confidence.measure(own(listener), None)
             return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
-        return confidence.confidence(own(progress), other)
+        return confidence.measure(own(listener), other)
 
     return {accuracy.NAME: accurate, confidence.NAME: confident}
 
 
-def _measured(name: str, measure: Measurement, progress: Progress) -> Finding:
+def _measured(name: str, measure: Measurement, listener: Listener) -> Finding:
     try:
-        return measure(progress)
+        return measure(listener)
     except SigmaffError as error:
         return not_applicable(name, f"It cannot be measured: {error}")

@@ -1,38 +1,28 @@
-"""Desideratum 5: σ is as large as errors are, larger where they are larger, and largest where all is new."""
+"""Desideratum 5: σ is as large as errors, larger where errors are larger, and largest on new structures."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from sigmaff.audit import tolerances
+from sigmaff.audit import tolerances, words
 from sigmaff.audit.finding import Finding, Series, Tolerance, judged, line, not_applicable
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, standardised_sizes
 from sigmaff.evaluation.samples import Sample
-from sigmaff.evaluation.summary import Summary, summarize
+from sigmaff.evaluation.summary import summarize
 
 NAME = "Confidence"
 MEASURES = (
-    "calibration",
-    "calibration_raw",
-    "nll",
-    "crps",
-    "ence",
-    "sharpness",
-    "spearman",
-    "coverage_68",
-    "coverage_95",
-    "auroc",
-    "fpr95",
+    *("calibration", "calibration_raw", "nll", "crps", "ence", "sharpness", "spearman"),
+    *("coverage_68", "coverage_95", "auroc", "fpr95"),
 )
 PLURALS = {"energy": "energies", "forces": "forces"}
 
 
-def no_std() -> Finding:
-    return Finding(desideratum=NAME, verdict="fails", figure="no σ", sentence="It says nothing of its own errors.")
+NO_STD = Finding(desideratum=NAME, verdict="fails", figure=words.NO_STD.figure, sentence=words.NO_STD.sentence)
 
 
-def confidence(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding:
+def measure(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding:
     """Measures of σ on labelled structures, and of σ against that of structures of another kind.
 
     It holds where all of these do, for energies and for forces as far as there is a σ: the calibration score is at most
@@ -40,7 +30,7 @@ def confidence(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding
     σ and |error| is positive; the AUROC of σ, per atom for energies, is at least 0.9.
     """
     if evaluation is None:
-        return not_applicable(NAME, "There are no labelled structures to hold σ against.")
+        return not_applicable(NAME, words.NO_LABELS)
     samples, summary = list(evaluation.samples.values()), summarize(evaluation, ood)
     numbers = {
         key: value
@@ -53,8 +43,7 @@ def confidence(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding
         NAME,
         numbers,
         _tolerances(samples, evaluation.n_structures),
-        figure=_figure(numbers),
-        sentence=_sentence(summary, evaluation, ood),
+        words.confidence(summary, evaluation.name, None if ood is None else ood.name),
         series=[_curve(item) for item in samples],
     )
 
@@ -85,30 +74,6 @@ def _tolerances(samples: Sequence[Sample], n_structures: int) -> dict[str, Toler
         "energy_auroc": tolerances.AUROC,
         "forces_auroc": tolerances.AUROC,
     }
-
-
-def _pair(numbers: Summary | dict[str, float], measure: str) -> str:
-    """Energies / forces."""
-    found = [numbers.get(f"{quantity}_{measure}") for quantity in ("energy", "forces")]
-    return " / ".join("–" if not isinstance(value, float) else f"{value:.2f}" for value in found)
-
-
-def _figure(numbers: dict[str, float]) -> str:
-    auroc = f", AUROC {_pair(numbers, 'auroc')}" if "energy_auroc" in numbers or "forces_auroc" in numbers else ""
-    return f"calibration {_pair(numbers, 'calibration')}{auroc}"
-
-
-def _sentence(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> str:
-    told = (
-        "there is no set of another kind to be told apart"
-        if ood is None
-        else f"AUROC of {ood.name} {_pair(summary, 'auroc')}, FPR95 {_pair(summary, 'fpr95')}"
-    )
-    return (
-        f"Energies / forces on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
-        f"{_pair(summary, 'calibration')}, share within 95 % intervals {_pair(summary, 'coverage_95')}, Spearman of σ "
-        f"and |error| {_pair(summary, 'spearman')}; {told}."
-    )
 
 
 def _curve(sample: Sample) -> Series:

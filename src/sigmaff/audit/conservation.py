@@ -1,6 +1,6 @@
-"""Desideratum 2: forces are the slope of the energy, so that no closed path yields work and energy stays in place."""
+"""Desideratum 2: forces are the slope of the energy; closed paths yield no work and the total energy is constant."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,11 +8,12 @@ from ase import Atoms, units
 from ase.md.velocitydistribution import Stationary
 from ase.md.verlet import VelocityVerlet
 
-from sigmaff.audit import tolerances
+from sigmaff.audit import tolerances, words
 from sigmaff.audit.finding import Finding, judged, line
 from sigmaff.audit.subject import Subject, ask
 from sigmaff.errors import DataError
 from sigmaff.evaluation.metrics import FloatArray, rmse
+from sigmaff.progress import Listener
 
 NAME = "Energy conservation"
 LOOP_RADIUS = 0.03  # Å, rms over the coordinates
@@ -47,7 +48,7 @@ class Run:
         return np.array(times), np.array(energies)
 
 
-def conservation(
+def measure(
     subject: Subject,
     structures: Sequence[Atoms],
     rng: np.random.Generator,
@@ -55,30 +56,28 @@ def conservation(
     n_components: int,
     n_loops: int,
     nve_ps: float,
-    progress: Callable[[int, int], None],
+    listener: Listener,
 ) -> Finding:
     """Forces against differences and work around loops on every structure, a run from the first one."""
     rounding = energy_rounding(subject, structures[0], rng)
     deviation, differences_rounding = _against_differences(subject, structures, rng, rounding, n_components)
     work = max(_random_loop(subject, atoms, rng) for atoms in structures for _ in range(n_loops))
-    run = nve(subject, structures[0], rng, nve_ps, progress)
+    run = nve(subject, structures[0], rng, nve_ps, listener)
     numbers: dict[str, float | None] = {
         "forces_against_differences": max(0.0, deviation - 3.0 * differences_rounding),
-        "forces_against_differences, with rounding": deviation,
-        "rounding of the differences": differences_rounding,
+        words.DIFFERENCES: deviation,
+        words.ROUNDING: differences_rounding,
         "rounding of the energy (eV)": rounding,
         "loop_work": work,
         **_drift_numbers(run),
     }
+    times, energies = run.means(PLOT_POINTS)
     return judged(
         NAME,
         numbers,
         tolerances.CONSERVATION,
-        figure=_drift_words(run) or f"loops yield {work:.0e}",
-        sentence=f"Forces differ from the slope of the energy by {deviation:.1e} of their rms (rounding alone: "
-        f"{differences_rounding:.1e}); closed paths yield up to {work:.1e} of the work done on the way; "
-        f"{_run_words(run)}",
-        series=[line("nve", run.means(PLOT_POINTS)[0], 1e3 * (run.means(PLOT_POINTS)[1] - run.energy.mean()))],
+        words.conservation(numbers, run.stopped, TIME_STEP),
+        series=[line("nve", times, 1e3 * (energies - run.energy.mean()))],
     )
 
 
@@ -88,32 +87,18 @@ def _drift_numbers(run: Run) -> dict[str, float | None]:
     slope, error = drift(*run.means(N_BLOCKS))
     return {
         "drift": max(0.0, abs(slope) - 2.0 * error),
-        "drift, slope (eV/atom/ps)": slope,
-        "drift, its standard error (eV/atom/ps)": error,
-        "run (ps)": float(run.picoseconds[-1]),
+        words.DRIFT: slope,
+        words.DRIFT_ERROR: error,
+        words.RUN_LENGTH: float(run.picoseconds[-1]),
         "fluctuation of the total energy (eV/atom)": float(run.energy.std()),
     }
-
-
-def _drift_words(run: Run) -> str:
-    if run.is_short:
-        return ""
-    slope, error = drift(*run.means(N_BLOCKS))
-    return f"{1e3 * slope:.2g} ± {1e3 * error:.1g} meV/atom/ps"
-
-
-def _run_words(run: Run) -> str:
-    ended = "" if run.stopped is None else f" The run ended early, {run.stopped}"
-    if run.is_short:
-        return f"there is no run long enough to drift.{ended}"
-    return f"the total energy drifts by {_drift_words(run)} in {run.picoseconds[-1]:.2g} ps at {TIME_STEP} fs.{ended}"
 
 
 # --- forces against differences of the energy
 
 
 def energy_rounding(subject: Subject, atoms: Atoms, rng: np.random.Generator) -> float:
-    """Rms rounding of the energy, eV: its scatter about a parabola on points so close that nothing else differs."""
+    """Rms rounding of the energy, eV: its scatter about a parabola on points that are very close to each other."""
     direction = _direction(len(atoms), rng)
     steps = np.arange(ROUNDING_POINTS) - 0.5 * (ROUNDING_POINTS - 1)
     energies = np.array([ask(subject, _moved(atoms, s * ROUNDING_SPAN * direction)).energy for s in steps])
@@ -185,7 +170,7 @@ def nve(
     atoms: Atoms,
     rng: np.random.Generator,
     picoseconds: float,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener | None = None,
 ) -> Run:
     """Velocity Verlet from a thermal start. It ends early where the structure can no longer be predicted."""
     structure = atoms.copy()
@@ -203,11 +188,11 @@ def nve(
             dynamics.run(1)
             energies.append(structure.get_total_energy() / len(structure))
             if not np.isfinite(energies[-1]):
-                raise DataError("the energy is no finite number any more")
+                raise DataError("the energy is not a finite number")
         except Exception as error:  # of the model, or of another program
             stopped = f"after {TIME_STEP * step:g} fs: {error}"
             break
-        progress(step + 1, n_steps)
+        (listener or Listener()).advance(step + 1, n_steps)
     energies = [energy for energy in energies if np.isfinite(energy)]
     times = 1e-3 * TIME_STEP * np.arange(1, len(energies) + 1, dtype=np.float64)
     return Run(picoseconds=times, energy=np.array(energies), stopped=stopped)

@@ -1,10 +1,11 @@
-"""What an audit finds out about one desideratum: numbers, the tolerances they are held against, a verdict."""
+"""What an audit finds out about one desideratum: numbers, their tolerances, a verdict."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sigmaff.audit.words import Words
 from sigmaff.evaluation.metrics import FloatArray
 
 Verdict = Literal["holds", "approximately", "fails", "not applicable"]
@@ -14,7 +15,7 @@ _ORDER: tuple[Verdict, ...] = ("not applicable", "holds", "approximately", "fail
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """Up to ``holds`` a number is right, up to ``approximately`` nearly so; from there on down if ``at_least``."""
+    """A number holds up to ``holds``, approximately up to ``approximately``; ``at_least``: both are lower limits."""
 
     holds: float
     approximately: float
@@ -61,22 +62,21 @@ def judged(
     desideratum: str,
     numbers: Mapping[str, float | None],
     tolerances: Mapping[str, Tolerance],
+    words: Words,
     *,
-    figure: str,
-    sentence: str,
     series: Sequence[Series] = (),
 ) -> Finding:
-    """A finding whose verdict is the worst of its numbers; those that are not known are left out.
+    """A finding whose verdict is the worst of its numbers; missing numbers are left out.
 
-    A judged number that is not finite is a failure, and is left out of the numbers, which a JSON file can hold.
+    A judged number that is not finite is a failure. It is left out of the numbers, because JSON has no such value.
     """
     known = {name: float(value) for name, value in numbers.items() if value is not None}
     used = {name: tolerance for name, tolerance in tolerances.items() if name in known}
     return Finding(
         desideratum=desideratum,
         verdict=worst([tolerance.verdict(known[name]) for name, tolerance in used.items()]),
-        figure=figure,
-        sentence=sentence,
+        figure=words.figure,
+        sentence=words.sentence,
         numbers={name: value for name, value in known.items() if math.isfinite(value)},
         tolerances=used,
         series=tuple(series),
@@ -84,8 +84,8 @@ def judged(
 
 
 def not_applicable(desideratum: str, sentence: str, numbers: Mapping[str, float | None] | None = None) -> Finding:
-    """Numbers without a verdict, or nothing but the reason why there is none."""
-    return judged(desideratum, numbers or {}, {}, figure="", sentence=sentence)
+    """Numbers without a verdict, and the reason why there is none."""
+    return judged(desideratum, numbers or {}, {}, Words("", sentence))
 
 
 def worst(verdicts: Sequence[Verdict]) -> Verdict:

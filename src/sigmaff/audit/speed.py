@@ -6,7 +6,7 @@ from copy import deepcopy
 import numpy as np
 from ase import Atoms
 
-from sigmaff.audit import tolerances
+from sigmaff.audit import tolerances, words
 from sigmaff.audit.finding import Finding, judged, not_applicable
 from sigmaff.audit.subject import Subject, ask
 from sigmaff.graph import build_graph
@@ -19,26 +19,16 @@ NAME = "Speed"
 N_MEMBERS = 5
 
 
-def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None, *, n_rounds: int) -> Finding:
-    """Measure milliseconds of one structure at a time, as in a simulation, relative to the backbone.
+def measure(subject: Subject, structures: Sequence[Atoms], backbone: Model | None, *, n_rounds: int) -> Finding:
+    """Milliseconds of one structure at a time, as in a simulation; of our models beside those of their backbone.
 
-    The default backbone is the network of the model with a plain readout: weights do not affect the time.
+    Without a backbone it is the model's own network with a plain readout: weights do not matter for time.
     """
     if subject.model is None:
         return _calls(subject, structures[0], n_rounds)
     model = subject.model
     plain = _plain(model) if backbone is None else backbone
-    ways: dict[str, Callable[[], object]] = {
-        "backbone": _call(plain, structures[0], "none"),
-        "model": _call(model, structures[0], "none"),
-    }
-    with_forces_std = _call(model, structures[0], "auto")
-    if with_forces_std().forces_std is not None:
-        ways["model, with force σ"] = with_forces_std
-    if plain.n_passes == 1:
-        copies = Ensemble([deepcopy(plain.potentials[0]) for _ in range(N_MEMBERS)])
-        ways["ensemble"] = _call(copies, structures[0], "none")
-    times = time_calls(ways, n_rounds)
+    times = time_calls(_ways(model, plain, structures[0]), n_rounds)
     ratios = times["model"] / times["backbone"]
     numbers = {f"milliseconds, {name}": 1e3 * float(np.median(found)) for name, found in times.items()} | {
         "ratio_to_backbone": float(np.median(ratios)),
@@ -52,13 +42,23 @@ def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None,
         numbers["ratio_to_ensemble"] = float(np.median(times["model"] / times["ensemble"]))
     if "model, with force σ" in times:
         numbers["ratio_to_backbone, with force σ"] = float(np.median(times["model, with force σ"] / times["backbone"]))
-    return judged(
-        NAME,
-        numbers,
-        tolerances.SPEED,
-        figure=f"{numbers['ratio_to_backbone']:.2f} × backbone",
-        sentence=_sentence(numbers, model),
-    )
+    said = words.speed(numbers, has_std=model.kind is not None, n_members=N_MEMBERS)
+    return judged(NAME, numbers, tolerances.SPEED, said)
+
+
+def _ways(model: Model, plain: Model, atoms: Atoms) -> dict[str, Callable[[], object]]:
+    """What is timed."""
+    ways: dict[str, Callable[[], object]] = {
+        "backbone": _call(plain, atoms, "none"),
+        "model": _call(model, atoms, "none"),
+    }
+    with_forces_std = _call(model, atoms, "auto")
+    if with_forces_std().forces_std is not None:
+        ways["model, with force σ"] = with_forces_std
+    if plain.n_passes == 1:
+        copies = Ensemble([deepcopy(plain.potentials[0]) for _ in range(N_MEMBERS)])
+        ways["ensemble"] = _call(copies, atoms, "none")
+    return ways
 
 
 def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
@@ -71,12 +71,8 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
         ask(subject, moved)
 
     milliseconds = 1e3 * median_seconds({"call": call}, n_rounds)["call"]
-    return not_applicable(
-        NAME,
-        f"{milliseconds:.3g} ms for energy, forces and what there is of σ of {atoms.symbols}; "
-        "there is no backbone without σ to hold this against.",
-        {"milliseconds": milliseconds},
-    )
+    sentence = words.speed_of_calls(milliseconds, str(atoms.symbols))
+    return not_applicable(NAME, sentence, {"milliseconds": milliseconds})
 
 
 def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
@@ -94,16 +90,3 @@ def _plain(model: Model) -> Potential:
 
 def _n_parameters(model: Model) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _sentence(numbers: dict[str, float], model: Model) -> str:
-    what = "Energy and forces" if model.kind is None else "Energy, forces and energy σ"
-    forces = numbers.get("ratio_to_backbone, with force σ")
-    ensemble = numbers.get("ratio_to_ensemble")
-    return (
-        f"{what} take {numbers['milliseconds, model']:.3g} ms, {numbers['ratio_to_backbone']:.2f} times the energy and "
-        "forces of the backbone"
-        + ("" if forces is None else f" ({forces:.2f} times with σ of every force)")
-        + ("" if ensemble is None else f" and {ensemble:.2f} times an ensemble of {N_MEMBERS}")
-        + f"; passes: {numbers['passes']:.0f}, parameters: {numbers['parameters']:,.0f}."
-    )

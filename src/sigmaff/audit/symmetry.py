@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ase import Atoms
 from scipy.stats import special_ortho_group
 
-from sigmaff.audit import tolerances
+from sigmaff.audit import tolerances, words
 from sigmaff.audit.finding import Finding, judged
 from sigmaff.audit.subject import Answer, Subject, ask
 from sigmaff.evaluation.metrics import FloatArray, rmse
@@ -66,7 +66,7 @@ OPERATIONS: dict[str, Maker] = {
 }
 
 
-def symmetry(subject: Subject, structures: Sequence[Atoms], rng: np.random.Generator, *, n_repeats: int) -> Finding:
+def measure(subject: Subject, structures: Sequence[Atoms], rng: np.random.Generator, *, n_repeats: int) -> Finding:
     """The worst deviation of E, F, σ_E and σ_F over structures, kinds of operation and ``n_repeats`` random ones each.
 
     Force σ is compared by √trace σ² of each atom: single components of it do not turn with the structure.
@@ -85,18 +85,7 @@ def symmetry(subject: Subject, structures: Sequence[Atoms], rng: np.random.Gener
     relative = {quantity: value / tolerances.SYMMETRY[quantity].holds for quantity, value in overall.items()}
     quantity = max(relative, key=relative.__getitem__)
     operation_name = max(by_operation, key=lambda name: by_operation[name][quantity])
-    return judged(
-        NAME,
-        overall | details,
-        tolerances.SYMMETRY,
-        figure=f"ΔF {overall['forces']:.1g}",
-        sentence=f"{WORDS[quantity]} changes by {overall[quantity]:.2g} {UNITS[quantity]} under {operation_name}; "
-        "everything else changes less, for what is tolerated.",
-    )
-
-
-WORDS = {"energy": "The energy", "forces": "A force", "energy_std": "The energy σ", "forces_std": "A force σ"}
-UNITS = {"energy": "eV/atom", "forces": "of the rms force", "energy_std": "of itself", "forces_std": "of the rms σ"}
+    return judged(NAME, overall | details, tolerances.SYMMETRY, words.symmetry(overall, quantity, operation_name))
 
 
 def deviations(answer: Answer, moved: Answer, operation: Operation) -> dict[str, float]:

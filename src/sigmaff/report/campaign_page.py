@@ -1,23 +1,20 @@
-"""A campaign of active learning as a page: how the error fell, what was picked and why, what it cost."""
+"""An active-learning campaign as a page: how the error fell, which structures were picked and why, the cost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from ase.data import chemical_symbols, covalent_radii
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from sigmaff.report import figures
-from sigmaff.report.figures import BLUE, GREY, INK, ORANGE, TINY, Array
+from sigmaff.report.figures import BLUE, GREY, INK, ORANGE, Array
 from sigmaff.report.page import write_page
-from sigmaff.report.sections import Card
+from sigmaff.report.sections import Card, card
 from sigmaff.report.tables import BLANK, quantity
-from sigmaff.report.viewer import COLOUR_STOPS, MAX_ATOMS, bonds, face_on
+from sigmaff.report.viewer import MAX_ATOMS, Frame, viewer_content
 
 MAX_SHOWN = 6
 """Structures of a round that the viewer offers."""
@@ -25,7 +22,7 @@ MAX_SHOWN = 6
 
 @dataclass(frozen=True, kw_only=True)
 class CampaignRound:
-    """Figures of one round; ``None`` where there is none. eV, Å."""
+    """Figures of one round; ``None``: undefined. eV, Å."""
 
     number: int
     n_labels: int  # so far
@@ -82,26 +79,21 @@ def write_campaign_page(
 
 
 def _cards(rounds: Sequence[CampaignRound]) -> list[Card]:
-    wanted = [
-        (
-            "learning-curve",
+    wanted = {
+        "learning-curve": (
             _draw_learning_curve,
-            "Force MAE against the number of labels: of test structures, where there are any, and of the structures "
-            "of each round before the model had learned from them.",
+            "Force MAE against the number of labels: of test structures, if there are any, and of the structures of "
+            "each round before the model learned from them.",
         ),
-        (
-            "rounds",
+        "rounds": (
             _draw_rounds,
-            "What the model said of the structures that it picked, and how wrong it was: rms σ and rms error of force "
-            "components, before it learned from them.",
+            "Predicted and true errors of the structures that the model picked: rms σ and rms error of force "
+            "components, before the model learned from them.",
         ),
-        ("exploration", _draw_exploration, "Share of the exploration that lay beyond the limit on σ, or was cut off."),
-        ("cost", _draw_cost, "Calls of the engine, failures included, and labels that came of them."),
-    ]
-    return [
-        Card(svg=Markup(figures.to_svg(figures.new_figure(partial(draw, rounds=rounds)), name)), caption=caption)
-        for name, draw, caption in wanted
-    ]
+        "exploration": (_draw_exploration, "Share of the exploration that exceeded the limit on σ, or was cut off."),
+        "cost": (_draw_cost, "Calls of the engine, failures included, and labels from them."),
+    }
+    return [card(name, partial(draw, rounds=rounds), caption) for name, (draw, caption) in wanted.items()]
 
 
 def _line(axes: Axes, points: Sequence[tuple[int, float | None]], color: str, name: str) -> None:
@@ -145,39 +137,23 @@ def _draw_cost(axes: Axes, rounds: Sequence[CampaignRound]) -> None:
 # --- tables
 
 
-def _round_rows(rounds: Sequence[CampaignRound]) -> list[tuple[str, ...]]:
-    header = (
-        "Round",
-        "Labels",
-        "Engine calls",
-        "Set aside",
-        "Backbone",
-        "Fit (s)",
-        "Limit on σ (eV/Å)",
-        "Beyond it",
-        "F MAE of the new ones (eV/Å)",
-        "Test F MAE (eV/Å)",
-        "Test E MAE (eV)",
-    )
-    return [
-        header,
-        *(
-            (
-                f"{r.number}",
-                f"{r.n_labels}",
-                f"{r.engine_calls}",
-                f"{r.n_set_aside}",
-                "trained" if r.trained else "kept",
-                f"{r.seconds:.0f}",
-                _number(r.limit),
-                BLANK if r.share_above is None else f"{r.share_above:.1%}",
-                _number(r.fresh_forces_mae),
-                _number(r.test_forces_mae),
-                _number(r.test_energy_mae),
-            )
-            for r in rounds
-        ),
-    ]
+COLUMNS: dict[str, Callable[[CampaignRound], str]] = {
+    "Round": lambda r: f"{r.number}",
+    "Labels": lambda r: f"{r.n_labels}",
+    "Engine calls": lambda r: f"{r.engine_calls}",
+    "Set aside": lambda r: f"{r.n_set_aside}",
+    "Backbone": lambda r: "trained" if r.trained else "kept",
+    "Fit (s)": lambda r: f"{r.seconds:.0f}",
+    "Limit on σ (eV/Å)": lambda r: quantity(r.limit),
+    "Beyond it": lambda r: BLANK if r.share_above is None else f"{r.share_above:.1%}",
+    "F MAE of the new ones (eV/Å)": lambda r: quantity(r.fresh_forces_mae),
+    "Test F MAE (eV/Å)": lambda r: quantity(r.test_forces_mae),
+    "Test E MAE (eV)": lambda r: quantity(r.test_energy_mae),
+}
+
+
+def _round_rows(rounds: Sequence[CampaignRound]) -> list[list[str]]:
+    return [list(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in rounds)]
 
 
 def _pick_row(pick: PickedStructure) -> tuple[str, ...]:
@@ -194,44 +170,23 @@ def _largest(vectors: Array | None) -> str:
     return BLANK if vectors is None else quantity(float(np.linalg.norm(vectors, axis=1).max()))
 
 
-def _number(value: float | None) -> str:
-    return BLANK if value is None else quantity(value)
-
-
 # --- viewer
 
 
 def _viewer(picks: Sequence[PickedStructure]) -> dict[str, object] | None:
-    """Some structures of each round, on one logarithmic scale of colours; ``None`` where there is no σ to show."""
-    shown = [pick for pick in picks if pick.forces_std is not None and len(pick.atomic_numbers) <= MAX_ATOMS]
-    if not shown:
-        return None
-    sets = []
-    for number in sorted({pick.round for pick in shown}):
-        own = [pick for pick in shown if pick.round == number][:MAX_SHOWN]
-        sets.append({"name": f"Round {number}", "frames": [_frame(pick, k) for k, pick in enumerate(own)]})
-    std = np.concatenate([_rms(pick.forces_std) for pick in shown])
-    high = max(float(std.max()), TINY)
-    low = min(max(float(std.min()), 1e-3 * high), 0.8 * high)
-    return {"stops": COLOUR_STOPS, "low": low, "middle": (low * high) ** 0.5, "high": high, "sets": sets}
-
-
-def _frame(pick: PickedStructure, index: int) -> dict[str, object]:
-    std, radii = _rms(pick.forces_std), covalent_radii[pick.atomic_numbers]
-    return {
-        "label": pick.name,
-        "index": index,
-        "rms": float(np.sqrt(np.mean(std**2))),
-        "elements": [chemical_symbols[number] for number in pick.atomic_numbers],
-        "positions": np.round(face_on(pick.positions), 3).tolist(),
-        "radii": np.round(0.15 + 0.5 * radii, 3).tolist(),
-        "std": np.maximum(std, TINY).tolist(),
-        "error": None if pick.forces_error is None else _rms(pick.forces_error).tolist(),
-        "bonds": bonds(pick.positions, radii),
-    }
-
-
-def _rms(vectors: Array | None) -> Array:
-    """Root mean square of the three components, (n_atoms, 3) -> (n_atoms,)."""
-    assert vectors is not None
-    return np.asarray(np.sqrt(np.mean(vectors**2, axis=1)))
+    """Some structures of each round; ``None`` if none has a σ."""
+    rounds: dict[int, list[Frame]] = {number: [] for number in sorted({pick.round for pick in picks})}
+    for pick in picks:
+        own = rounds[pick.round]
+        if pick.forces_std is not None and len(pick.atomic_numbers) <= MAX_ATOMS and len(own) < MAX_SHOWN:
+            own.append(
+                Frame(
+                    label=pick.name,
+                    index=len(own),
+                    atomic_numbers=pick.atomic_numbers,
+                    positions=pick.positions,
+                    forces_std=pick.forces_std,
+                    forces_error=pick.forces_error,
+                )
+            )
+    return viewer_content([(f"Round {number}", False, frames) for number, frames in rounds.items()])

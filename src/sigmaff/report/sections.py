@@ -32,7 +32,7 @@ class Section:
     remarks: tuple[str, ...]
 
 
-def _card(name: str, panel: Panel, caption: str) -> Card:
+def card(name: str, panel: Panel, caption: str) -> Card:
     return Card(svg=Markup(figures.to_svg(figures.new_figure(panel), name)), caption=caption)
 
 
@@ -49,10 +49,10 @@ def _accuracy(evaluation: Evaluation) -> Section:
     cards = []
     if evaluation.energy is not None:
         panel = partial(figures.draw_energy_parity, evaluation=evaluation)
-        cards.append(_card("energy-parity", panel, f"Energies of {_count(evaluation.n_structures, 'structures')}."))
+        cards.append(card("energy-parity", panel, f"Energies of {_count(evaluation.n_structures, 'structures')}."))
     if evaluation.forces is not None:
         panel = partial(figures.draw_force_parity, evaluation=evaluation)
-        cards.append(_card("force-parity", panel, f"{_count(3 * evaluation.n_atoms, 'force components')}."))
+        cards.append(card("force-parity", panel, f"{_count(3 * evaluation.n_atoms, 'force components')}."))
     return Section(
         heading="How large are the errors?",
         lead="Predicted against true values; on the line they agree.",
@@ -85,7 +85,7 @@ def _calibration(evaluation: Evaluation) -> Section:
         heading="Do the error bars hold?",
         lead="Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect.",
         cards=tuple(
-            _card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), caption.format(s.name))
+            card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), caption.format(s.name))
             for s in evaluation.samples.values()
         ),
         remarks=_without_sample(evaluation),
@@ -96,7 +96,7 @@ def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
     samples, others = evaluation.samples, {} if ood is None else ood.samples
     caption = "Shade: density of {} errors in distribution. Points: rms error of samples of similar σ."
     cards = [
-        _card(
+        card(
             f"{s.name}-ranking",
             partial(figures.draw_std_versus_error, sample=s, ood=others.get(s.quantity)),
             caption.format(s.name),
@@ -112,7 +112,7 @@ def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
         if error is not None and std is not None and any(sample.name == name for sample in samples.values()):
             panel = partial(figures.draw_retention, error=error, std=std, label=label)
             words = f"The {name} error left if the structures of largest σ are computed by the reference method."
-            cards.append(_card(f"{name}-retention", panel, words))
+            cards.append(card(f"{name}-retention", panel, words))
     return Section(
         heading="Does σ point at the errors?",
         lead="Where σ is right, the root mean square error of samples with that σ is σ.",
@@ -131,7 +131,7 @@ def _detection(evaluation: Evaluation, ood: Evaluation | None) -> Section:
         std, other = score(evaluation), None if ood is None else score(ood)
         if std is not None:
             panel = partial(figures.draw_std_histogram, std=std, ood=other, label=label)
-            cards.append(_card(name, panel, f"How {label.split(' σ')[0]} σ is distributed over structures."))
+            cards.append(card(name, panel, f"How {label.split(' σ')[0]} σ is distributed over structures."))
     no_std = () if cards else ("Not shown: the model states no σ.",)
     no_ood = () if ood is not None else ("No out-of-distribution set was given, so detection is not measured.",)
     return Section(

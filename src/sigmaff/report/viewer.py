@@ -1,9 +1,11 @@
-"""What the viewer of a report shows: a few structures of each data set, atoms coloured by force σ."""
+"""What the viewer of a page shows: a few structures of each set, atoms coloured by force σ."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
+import numpy.typing as npt
 from ase.data import chemical_symbols, covalent_radii
 from matplotlib.colors import to_hex
 from scipy.spatial import cKDTree
@@ -11,24 +13,60 @@ from scipy.spatial import cKDTree
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.report.figures import TINY, Array, forces_std_rms
 
-MAX_ATOMS = 1000  # more than this is neither legible nor light
+MAX_ATOMS = 1000  # larger structures are neither legible nor light
 BOND_TOLERANCE = 1.2  # of the sum of covalent radii
 COLOUR_STOPS = [to_hex(colour) for colour in matplotlib.colormaps["viridis"](np.linspace(0.0, 1.0, 9))]
 LABELS = {1: ("only",), 2: ("lowest σ", "highest σ"), 3: ("lowest σ", "median σ", "highest σ")}
 
-Frame = dict[str, object]
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A structure to draw."""
+
+    label: str
+    index: int
+    atomic_numbers: npt.NDArray[np.int64]  # (n_atoms,)
+    positions: Array  # (n_atoms, 3) Å
+    forces_std: Array  # (n_atoms, 3) eV/Å
+    forces_error: Array | None  # (n_atoms, 3) eV/Å; None: no label
+
+    def content(self) -> dict[str, object]:
+        """What the script of the page reads."""
+        std, radii = _atom_rms(self.forces_std), covalent_radii[self.atomic_numbers]
+        return {
+            "label": self.label,
+            "index": self.index,
+            "rms": _rounded(np.sqrt(np.mean(std**2))),
+            "elements": [chemical_symbols[number] for number in self.atomic_numbers],
+            "positions": np.round(face_on(self.positions), 3).tolist(),
+            "radii": np.round(0.15 + 0.5 * radii, 3).tolist(),
+            "std": [_rounded(value) for value in np.maximum(std, TINY)],
+            "error": None if self.forces_error is None else [_rounded(value) for value in _atom_rms(self.forces_error)],
+            "bonds": bonds(self.positions, radii),
+        }
+
+
+def viewer_content(sets: Sequence[tuple[str, bool, Sequence[Frame]]]) -> dict[str, object] | None:
+    """Sets of frames on one logarithmic colour scale; ``None`` without any frame.
+
+    Arguments:
+        sets: name, whether it is out of distribution, and frames of each set.
+    """
+    shown = [(name, is_ood, frames) for name, is_ood, frames in sets if frames]
+    if not shown:
+        return None
+    std = np.concatenate([_atom_rms(frame.forces_std) for _, _, frames in shown for frame in frames])
+    high = max(float(std.max()), TINY)
+    low = min(max(float(std.min()), 1e-3 * high), 0.8 * high)
+    content = [
+        {"name": name, "ood": is_ood, "frames": [frame.content() for frame in frames]} for name, is_ood, frames in shown
+    ]
+    return {"stops": COLOUR_STOPS, "low": low, "middle": (low * high) ** 0.5, "high": high, "sets": content}
 
 
 def viewer_data(evaluation: Evaluation, ood: Evaluation | None) -> dict[str, object] | None:
-    """Frames of each data set that has force σ, and one logarithmic colour scale; ``None`` without any."""
-    chosen = [(e, choose_frames(e)) for e in (evaluation, ood) if e is not None]
-    sets = [_set(e, frames, is_ood=e is ood) for e, frames in chosen if frames]
-    if not sets:
-        return None
-    std = np.concatenate([_atom_rms(e.forces_std)[_atoms(e, k)] for e, frames in chosen for k in frames])
-    high = max(float(std.max()), TINY)
-    low = min(max(float(std.min()), 1e-3 * high), 0.8 * high)
-    return {"stops": COLOUR_STOPS, "low": low, "middle": (low * high) ** 0.5, "high": high, "sets": sets}
+    """Frames of each data set that has force σ; ``None`` without any."""
+    return viewer_content([(e.name, e is ood, _frames(e)) for e in (evaluation, ood) if e is not None])
 
 
 def choose_frames(evaluation: Evaluation) -> list[int]:
@@ -42,27 +80,24 @@ def choose_frames(evaluation: Evaluation) -> list[int]:
     return [int(ranked[place]) for place in places]
 
 
-def _set(evaluation: Evaluation, frames: Sequence[int], is_ood: bool) -> dict[str, object]:
-    labels = LABELS[len(frames)]
-    described = [_frame(evaluation, k, label) for k, label in zip(frames, labels, strict=True)]
-    return {"name": evaluation.name, "ood": is_ood, "frames": described}
-
-
-def _frame(evaluation: Evaluation, k: int, label: str) -> Frame:
-    atoms = _atoms(evaluation, k)
-    numbers, std = evaluation.atomic_numbers[atoms], _atom_rms(evaluation.forces_std)[atoms]
-    error = None if evaluation.forces_error is None else _atom_rms(evaluation.forces_error)[atoms]
-    return {
-        "label": label,
-        "index": k,
-        "rms": _rounded(np.sqrt(np.mean(std**2))),
-        "elements": [chemical_symbols[number] for number in numbers],
-        "positions": np.round(face_on(evaluation.positions[atoms]), 3).tolist(),
-        "radii": np.round(0.15 + 0.5 * covalent_radii[numbers], 3).tolist(),
-        "std": [_rounded(value) for value in np.maximum(std, TINY)],
-        "error": None if error is None else [_rounded(value) for value in error],
-        "bonds": bonds(evaluation.positions[atoms], covalent_radii[numbers]),
-    }
+def _frames(evaluation: Evaluation) -> list[Frame]:
+    std, error, chosen = evaluation.forces_std, evaluation.forces_error, choose_frames(evaluation)
+    if std is None or not chosen:
+        return []
+    frames = []
+    for label, index in zip(LABELS[len(chosen)], chosen, strict=True):
+        atoms = slice(*np.searchsorted(evaluation.structure_index, [index, index + 1]).tolist())
+        frames.append(
+            Frame(
+                label=label,
+                index=index,
+                atomic_numbers=evaluation.atomic_numbers[atoms],
+                positions=evaluation.positions[atoms],
+                forces_std=std[atoms],
+                forces_error=None if error is None else error[atoms],
+            )
+        )
+    return frames
 
 
 def face_on(positions: Array) -> Array:
@@ -81,16 +116,10 @@ def bonds(positions: Array, radii: Array) -> list[tuple[int, int]]:
     return [(int(i), int(j)) for i, j in bonded]
 
 
-def _atoms(evaluation: Evaluation, k: int) -> slice:
-    start, stop = np.searchsorted(evaluation.structure_index, [k, k + 1])
-    return slice(int(start), int(stop))
-
-
-def _atom_rms(vectors: Array | None) -> Array:
+def _atom_rms(vectors: Array) -> Array:
     """Root mean square of the three components, (n_atoms, 3) -> (n_atoms,)."""
-    assert vectors is not None
     return np.asarray(np.sqrt(np.mean(vectors**2, axis=1)))
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    return float(f"{value:.7g}")
