@@ -1,6 +1,6 @@
-"""The smallest head with an uncertainty: an example for new heads. ``heads/test_toy_head`` adds it to the package."""
+"""The smallest head that is solved: an example for new heads. ``heads/test_toy_head`` adds it to the package."""
 
-import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,18 +9,29 @@ from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
+from sigmaff.heads.base import EnergyDistribution, FitSummary, Head, HeadSettings, Stage
+from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
 
 
 class ToyConfig(HeadSettings):
     """Hyper-parameters of the toy head."""
 
     name: Literal["toy"] = "toy"
-    std: float = Field(default=0.1, gt=0, description="σ of the energy per atom before training, normalised unit")
+    factor: float = Field(default=1.0, gt=0, description="factor on σ")
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return ("backbone", "solve")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyFit(FitSummary):
+    std: float  # of the energy per atom, normalised unit
 
 
 class Toy(Head):
-    """E = Σ_i (w · a(h_i) + b); all atoms have the same error, of standard deviation s: σ = n_atoms · s."""
+    """The energy of the backbone; all atoms have the same error, of standard deviation s: σ = n_atoms · s."""
 
     Config = ToyConfig
     method = "toy"
@@ -32,16 +43,21 @@ class Toy(Head):
         self.config = config
         self.activation = embedding.activation
         self.linear = embedding.readout()
-        self.log_std = nn.Parameter(torch.tensor(math.log(config.std)))
+        self.std: Tensor
+        self.register_buffer("std", torch.ones(()))
+
+    def take_readout(self, readout: nn.Linear) -> None:
+        self.linear.load_state_dict(readout.state_dict())
+
+    @torch.no_grad()
+    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> ToyFit:
+        """s is the rms of the held-out error per atom."""
+        errors = [batch.misses()[0] / batch.graph.atoms_per_structure() for batch in held_out.batches()]
+        self.std.copy_(self.config.factor * torch.cat(errors).square().mean().sqrt())
+        return ToyFit(std=float(self.std))
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         node_mean = self.linear(self.activation(node_features)).squeeze(-1)
-        std = self.log_std.exp() * graph.atoms_per_structure().to(node_mean.dtype)
         mean = scatter_sum(node_mean, graph.structure_index, graph.n_structures)
+        std = self.std * graph.atoms_per_structure().to(node_mean.dtype)
         return EnergyDistribution(mean=mean, node_mean=node_mean, variance=std.square())
-
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Mean negative log-likelihood of a Gaussian."""
-        assert distribution.variance is not None
-        misfit = (target - distribution.mean).square() / distribution.variance
-        return 0.5 * (misfit + distribution.variance.log() + math.log(2.0 * math.pi)).mean()

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from string import Template
@@ -20,16 +21,21 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def read_config(
-    model: type[Config], path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None
+    model: type[Config],
+    source: Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    values: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Read and validate a YAML file.
+    """Read and validate a YAML file, or settings with the same keys.
 
     Arguments:
         model: the config class.
+        source: the path of a file, or its content.
         overrides: texts ``section.key=value`` that replace values of the file; the value is YAML.
         values: values by ``section.key`` that replace both; ``None`` replaces nothing.
     """
-    content = _expanded(_read(path), str(path))
+    name = str(source) if isinstance(source, Path) else "settings"
+    content = _expanded(_read(source) if isinstance(source, Path) else deepcopy(dict(source)), name)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator:
@@ -38,7 +44,7 @@ def read_config(
     for key, value in (values or {}).items():
         if value is not None:
             _set(content, key, value)
-    return validated(model, content, str(path))
+    return validated(model, content, name)
 
 
 def _read(path: Path) -> dict[str, Any]:

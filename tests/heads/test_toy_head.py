@@ -15,9 +15,8 @@ import sigmaff
 PACKAGE = Path(sigmaff.__file__).parent
 TESTS = Path(__file__).parents[1]
 REGISTRY = {
-    "from sigmaff.heads.svgp import": "from sigmaff.heads.toy import Toy, ToyConfig\nfrom sigmaff.heads.svgp import",
-    "    | SVGPConfig,\n": "    | SVGPConfig\n    | ToyConfig,\n",
-    '    "svgp": SVGP,\n': '    "svgp": SVGP,\n    "toy": Toy,\n',
+    "from sigmaff.heads.svgp import": "from sigmaff.heads.toy import Toy\nfrom sigmaff.heads.svgp import",
+    "    SVGP,\n)": "    SVGP,\n    Toy,\n)",
 }
 CONTRACT = {
     "from sigmaff.models import": "from sigmaff.heads.toy import ToyConfig\nfrom sigmaff.models import",

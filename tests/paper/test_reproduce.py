@@ -160,7 +160,7 @@ def test_published_qm7x_files_are_gathered_first(tmp_path: Path):
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in ("speed", "parameters")])
-def test_missing_data_is_told_and_the_paper_shown(tmp_path: Path, name: str, scale: Scale):
+def test_missing_data_is_reported_and_the_paper_shown(tmp_path: Path, name: str, scale: Scale):
     jobs = EXPERIMENTS[name].jobs(scale, NOWHERE)
     results = {job.name: JobResult(name=job.name, status="missing", reason=job.missing()) for job in jobs}
     assert all(result.reason is None or "/nowhere" in result.reason for result in results.values())
@@ -209,7 +209,7 @@ def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listene
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Path, cluster: ClusterConfig):
+def test_an_experiment_is_interrupted_resumed_and_reported(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     study = tmp_path / "cells/quick/qm7x/schnet"
     (study / "mcd-15").mkdir(parents=True)
     (study / "mcd-15/metrics.json").write_text("{}")  # of somebody else: a run does not replace it
@@ -251,7 +251,7 @@ def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Pa
 
 
 @pytest.mark.usefixtures("tiny")
-def test_another_set_of_structures_is_not_taken_for_the_same(tmp_path: Path, folder: Path, cluster: ClusterConfig):
+def test_results_of_other_data_are_refused(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=("backbone",))
     jobs = study.jobs(DataFolders(folders=(folder,), made=tmp_path))
     results = run_jobs(jobs, JobFolder(tmp_path), Listener(), cluster)
@@ -263,7 +263,7 @@ def test_another_set_of_structures_is_not_taken_for_the_same(tmp_path: Path, fol
 
 
 @pytest.mark.usefixtures("tiny")
-def test_models_are_made_of_those_that_they_come_after(tmp_path: Path, folder: Path, cluster: ClusterConfig):
+def test_models_are_made_from_the_models_that_they_need(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     methods = ("ensemble", "mcd-20-69", "mcd-lnk-5", "llpr")
     study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=methods)
     data = DataFolders(folders=(folder,), made=tmp_path)
@@ -303,7 +303,7 @@ def same_weights(one, other) -> bool:
     return all(np.array_equal(value, weights[key]) for key, value in one.state_dict().items())
 
 
-def test_what_waits_for_a_failure_is_not_tried(tmp_path: Path, folder: Path, cluster: ClusterConfig):
+def test_jobs_that_need_a_failed_job_do_not_run(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     """The data holds too few structures for the quick scale."""
     study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=("mcd-lnk-5",))
     jobs = study.jobs(DataFolders(folders=(folder,), made=tmp_path))

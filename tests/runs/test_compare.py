@@ -20,22 +20,22 @@ SAME_MEAN = ("llpr", "latent_knn", "latent_mahalanobis", "latent_mixture")
 
 
 @pytest.fixture(scope="module")
-def cells(compared: Workspace) -> dict[str, dict]:
-    return {cell["method"]: cell for cell in json.loads((compared / "run/comparison.json").read_text())}
+def results(compared: Workspace) -> dict[str, dict]:
+    return {result["method"]: result for result in json.loads((compared / "run/comparison.json").read_text())}
 
 
-def test_every_method_has_a_result(cells: dict[str, dict]):
-    assert list(cells) == list(METHODS)
-    for name, cell in cells.items():
-        assert cell["failed"] is None, name
-        metrics, other = cell["record"]["metrics"], cell["record"]["ood"]["ether"]
+def test_every_method_has_a_result(results: dict[str, dict]):
+    assert list(results) == list(METHODS)
+    for name, result in results.items():
+        assert result["failed"] is None, name
+        metrics, other = result["record"]["metrics"], result["record"]["ood"]["ether"]
         assert metrics["energy_mae"] > 0, name
         assert metrics["forces_mae"] > 0, name
         method = METHODS[name]
         assert (metrics["energy_calibration"] is not None) == method.has_energy_std, name
         assert (metrics["forces_calibration"] is not None) == method.has_forces_std, name
         assert (other["energy_auroc"] is not None) == method.has_energy_std, name
-        assert cell["milliseconds"]["auto"] > 0, name
+        assert result["milliseconds"]["auto"] > 0, name
 
 
 def test_what_a_method_claims_is_what_its_model_does(compared: Workspace):
@@ -46,7 +46,7 @@ def test_what_a_method_claims_is_what_its_model_does(compared: Workspace):
         assert isinstance(model, MonteCarloDropout) == (method.mc_dropout is not None), name
 
 
-def test_one_backbone_serves_all_that_can_share_it(compared: Workspace, cells: dict[str, dict]):
+def test_one_backbone_serves_all_that_can_share_it(compared: Workspace, results: dict[str, dict]):
     backbone = load(compared / "run/backbone/model.sigmaff")
     for name in SHARING:
         assert not (compared / f"run/{name}/backbone").exists()
@@ -55,8 +55,8 @@ def test_one_backbone_serves_all_that_can_share_it(compared: Workspace, cells: d
         assert all(np.array_equal(value, weights[key]) for key, value in model.backbone.state_dict().items()), name
     for name in SAME_MEAN:
         for measure in ("energy_mae", "forces_mae"):
-            expected = cells["backbone"]["record"]["metrics"][measure]
-            assert cells[name]["record"]["metrics"][measure] == pytest.approx(expected, rel=1e-6), name
+            expected = results["backbone"]["record"]["metrics"][measure]
+            assert results[name]["record"]["metrics"][measure] == pytest.approx(expected, rel=1e-6), name
     first = load(compared / "run/ensemble/model.sigmaff").potentials[0]
     assert all(np.array_equal(value, first.state_dict()[key]) for key, value in backbone.state_dict().items())
 
@@ -72,7 +72,7 @@ def test_finished_methods_are_kept(compared: Workspace):
     before = [path.stat().st_mtime_ns for path in paths]
     succeed("compare", compared / "run.yaml", "--methods", "llpr", "--methods", "ensemble")
     assert [path.stat().st_mtime_ns for path in paths] == before
-    methods = [cell["method"] for cell in json.loads((compared / "run/comparison.json").read_text())]
+    methods = [result["method"] for result in json.loads((compared / "run/comparison.json").read_text())]
     assert methods == ["ensemble", "llpr"]
     text = (compared / "run/comparison.md").read_text()
     assert len(text.splitlines()) == 4
@@ -89,7 +89,7 @@ def test_force_trains_the_named_methods_again(compared: Workspace):
     assert again == {"llpr", "ensemble"}
 
 
-def test_a_method_that_fails_is_told_and_the_others_go_on(tmp_path: Path):
+def test_a_failed_method_is_reported_and_the_others_continue(tmp_path: Path):
     """36 structures are too few for 100 inducing points on structures."""
     ase.io.write(tmp_path / "data.extxyz", morse_frames(60, seed=1))
     config = write_config(tmp_path / "run.yaml", ("training.max_epochs", 1))

@@ -4,7 +4,7 @@ from sigmaff.data.check import Finding, check_structures
 from sigmaff.data.dataset import GraphDataset
 from sigmaff.data.elements import require_elements, symbols, unknown_element
 from sigmaff.data.overlap import find_overlap
-from sigmaff.data.read import read_structures
+from sigmaff.data.read import label_structures, read_structures
 from sigmaff.data.source import DataSource
 from sigmaff.data.splits import Split, SplitConfig, make_split, split_structures
 from sigmaff.data.statistics import (
@@ -27,6 +27,7 @@ __all__ = [
     "check_structures",
     "compute_statistics",
     "find_overlap",
+    "label_structures",
     "make_split",
     "read_structures",
     "reference_energies",

@@ -9,6 +9,7 @@ from ase import Atoms
 from ase.data import chemical_symbols
 
 from sigmaff.data.formats import READERS, detect_format
+from sigmaff.data.formats.ase_frames import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource, forces_unit
 from sigmaff.data.structures import LABELS, FloatArray, LabelledStructures
@@ -32,6 +33,19 @@ def read_structures(source: DataSource | Path | str) -> LabelledStructures:
     _check_options(name, source)
     with reading(source.path, name):
         contents = READERS[name](source.path, source)
+    _check_structures(source.path, contents)
+    return _converted(contents, source, _incomplete_labels(contents, source))
+
+
+def label_structures(frames: Sequence[Atoms], labels: tuple[str, ...] = ("energy", "forces")) -> LabelledStructures:
+    """Take ASE structures with their labels, as ``read_structures`` takes those of an extxyz file.
+
+    Arguments:
+        frames: structures in Å; labels in eV and Å, in the calculator, ``info`` or ``arrays``.
+        labels: those that every structure must have.
+    """
+    source = DataSource(path=Path("structures"), labels=labels)
+    contents = frame_contents(source.path, frames, source)
     _check_structures(source.path, contents)
     return _converted(contents, source, _incomplete_labels(contents, source))
 
