@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
@@ -34,7 +34,7 @@ def evaluated(model: Model, part: str, n: int, terminal: Terminal) -> Samples:
     structures = recorded_structures(model, part)
     taken = np.sort(np.random.default_rng(0).permutation(len(structures))[:n])
     terminal.stage(part)
-    found = evaluate(model, dataset_for(model, structures.subset(taken)), name=part, progress=terminal.advance)
+    found = evaluate(model, dataset_for(model, structures.subset(taken)), name=part, listener=terminal)
     arrays = (found.energy_error, found.energy_std_raw, found.forces_error, found.forces_std_raw)
     energy_error, energy_std, forces_error, forces_std = (
         array.reshape(len(taken), -1) for array in arrays if array is not None

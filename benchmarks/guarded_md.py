@@ -15,8 +15,8 @@ import ase.io
 import numpy as np
 import torch
 from ase import Atoms
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks
@@ -72,9 +72,7 @@ def moved(
     scores, guard = None, {}
     if calibration is not None:
         terminal.stage(f"σ of calibration structures, {name}")
-        scores = structure_scores(
-            evaluate(model, dataset_for(model, calibration), name=name, progress=terminal.advance)
-        )
+        scores = structure_scores(evaluate(model, dataset_for(model, calibration), name=name, listener=terminal))
         guard = {"stop_above": "auto", "error_above": options.error_above, "risk": risk}
     config = MDConfig.model_validate(
         {

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
@@ -50,7 +50,7 @@ def backbone_alone(directory: Path, test: list[int], source: Path, terminal: Ter
     structures = read_structures(DataSource(path=source, format="rmd17_original"))
     terminal.stage(f"{directory}: backbone alone")
     dataset = GraphDataset(structures.subset(test), potential.cutoff)
-    return summarize(evaluate(potential, dataset, name=directory.name, progress=terminal.advance))
+    return summarize(evaluate(potential, dataset, name=directory.name, listener=terminal))
 
 
 def rows(directory: Path, terminal: Terminal) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
@@ -35,11 +35,11 @@ def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, dic
     malonaldehyde = GraphDataset(other.subset(np.sort(chosen)), model.cutoff)
     with Terminal(console) as terminal:
         terminal.stage("backbone")
-        plain = summarize(evaluate(backbone, test, name="ethanol", progress=terminal.advance))
+        plain = summarize(evaluate(backbone, test, name="ethanol", listener=terminal))
         terminal.stage("LNK")
-        ours = evaluate(model, test, name="ethanol", progress=terminal.advance)
+        ours = evaluate(model, test, name="ethanol", listener=terminal)
         terminal.stage("LNK on malonaldehyde")
-        ood = evaluate(model, malonaldehyde, name="malonaldehyde", progress=terminal.advance)
+        ood = evaluate(model, malonaldehyde, name="malonaldehyde", listener=terminal)
     return plain, summarize(ours, ood), model.record
 
 

@@ -26,7 +26,7 @@ def main() -> None:
     ether = read_structures(arguments.demo / "dimethyl_ether.extxyz")
     with Terminal(Console(stderr=True)) as terminal:
         evaluations = [
-            evaluate(model, GraphDataset(part, model.cutoff), name=name, progress=terminal.advance)
+            evaluate(model, GraphDataset(part, model.cutoff), name=name, listener=terminal)
             for part, name in ((ethanol, "ethanol"), (ether, "dimethyl ether"))
         ]
     readme_figure(*evaluations).savefig(arguments.output)

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import numpy as np
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, read_structures
@@ -30,7 +30,7 @@ MEASURES = {
 
 
 def summary(model: Model, structures: LabelledStructures, terminal: Terminal) -> Summary:
-    return summarize(evaluate(model, dataset_for(model, structures), name="test", progress=terminal.advance))
+    return summarize(evaluate(model, dataset_for(model, structures), name="test", listener=terminal))
 
 
 def main() -> None:

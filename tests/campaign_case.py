@@ -10,8 +10,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator
 
 from sigmaff.learning import CampaignConfig, learn
-from sigmaff.runs.stages import Listener
-from sigmaff.training.state import EpochRecord
+from sigmaff.progress import Listener
 
 STIFFNESS = 20.0  # eV/Å²
 
@@ -101,14 +100,6 @@ class Silent(Listener):
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def start(self, total_steps: int, done_steps: int) -> None: ...
-
-    def step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def epoch(self, record: EpochRecord) -> None: ...
 
 
 def go_on(folder: Path, scheduler: str) -> None:

@@ -10,7 +10,8 @@ from ase import Atoms
 
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
-from sigmaff.simulation.md import MDConfig, MDResult, MDStatus, run_md
+from sigmaff.progress import Listener
+from sigmaff.simulation.md import MDConfig, MDResult, run_md
 from sigmaff.simulation.md.checkpoint import read_checkpoint
 
 SITES = 3.0 * np.array([[1.0, 1.0, 1.0], [1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]])
@@ -84,7 +85,7 @@ def columns(result: MDResult) -> np.ndarray:
 
 def files(directory: Path) -> dict[str, bytes]:
     """What a run has written, but for the states to go on from."""
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.name != "checkpoint.npz"}
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if "checkpoint" not in path.name}
 
 
 RESTARTED = MDConfig(
@@ -102,9 +103,10 @@ RESTARTED = MDConfig(
 )
 
 
-def _say(status: MDStatus) -> None:
-    print(status.step, flush=True)
+class Printer(Listener):
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        print(done, flush=True)
 
 
 if __name__ == "__main__":
-    run_md(Wells(), [at_sites()], RESTARTED, Path(sys.argv[1]), _say)
+    run_md(Wells(), [at_sites()], RESTARTED, Path(sys.argv[1]), Printer())

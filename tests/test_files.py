@@ -5,11 +5,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sigmaff.errors import SigmaffError
-from sigmaff.files import atomic_write, folder_lock, holds_files, refuse_overwrite, write_json
+from sigmaff.errors import ConfigError, DataError, SigmaffError
+from sigmaff.files import (
+    RunFile,
+    RunFolder,
+    atomic_write,
+    changes,
+    folder_lock,
+    holds_files,
+    refuse_overwrite,
+    write_json,
+)
 
 
 def write_half(path: Path, error: type[BaseException]) -> None:
@@ -102,6 +112,7 @@ def test_json_has_no_nan(tmp_path: Path, value: float) -> None:
 STAYS = """
 import sys
 from pathlib import Path
+from typing import Any
 from sigmaff.files import folder_lock
 
 with folder_lock(Path(sys.argv[1])):
@@ -112,6 +123,7 @@ with folder_lock(Path(sys.argv[1])):
 COUNTS = """
 import sys
 from pathlib import Path
+from typing import Any
 from sigmaff.files import folder_lock
 
 directory = Path(sys.argv[1])
@@ -150,3 +162,39 @@ def test_processes_take_turns_in_a_folder(tmp_path: Path) -> None:
     users = [subprocess.Popen([sys.executable, "-c", COUNTS, str(tmp_path)]) for _ in range(3)]
     assert [user.wait() for user in users] == [0, 0, 0]
     assert (tmp_path / "count").read_text() == "300"
+
+
+class Job(RunFile):
+    settings: dict[str, Any]
+    ended: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        return self.settings
+
+
+def test_changes_have_dotted_names_and_spare_the_reader_digests() -> None:
+    before = {"seed": 1, "training": {"rate": 0.1, "steps": 5}, "data": "0" * 64, "gone": "x"}
+    now = {"seed": 1, "training": {"rate": 0.2, "steps": 5}, "data": "1" * 64}
+    assert changes(before, now) == ["training.rate: was 0.1, now 0.2", "data changed", "gone: was x, now None"]
+
+
+def test_a_run_folder_resumes_the_same_run_alone(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", "job.json", "go elsewhere")
+    job = Job(settings={"seed": 1})
+    assert folder.claim(job) == job
+    folder.write(job.model_copy(update={"ended": True}))
+    assert folder.claim(job).ended
+    with pytest.raises(ConfigError, match=r"run belongs to another run \(seed: was 1, now 2\); go elsewhere"):
+        folder.claim(Job(settings={"seed": 2}))
+    folder.file.write_text("{}")
+    with pytest.raises(DataError, match=r"job\.json is damaged"):
+        folder.claim(job)
+
+
+def test_a_run_folder_takes_no_folder_of_others(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "job.json", "")
+    with folder.lock():
+        folder.claim(Job(settings={}))  # its own lock is no foreign file
+    folder.file.rename(tmp_path / "thesis.tex")
+    with pytest.raises(ConfigError, match=r"holds other files and no job\.json"):
+        folder.claim(Job(settings={}))

@@ -17,7 +17,8 @@ from sigmaff.backbones import SchNetConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
 from sigmaff.heads import LNK, DeterministicConfig, LNKConfig
 from sigmaff.models import Potential, PotentialConfig
-from sigmaff.training import EpochRecord, ExponentialSchedule, TrainingConfig, TrainingResult
+from sigmaff.progress import Listener
+from sigmaff.training import ExponentialSchedule, TrainingConfig, TrainingResult
 from sigmaff.training.loop import train
 
 CUTOFF = 4.0
@@ -83,29 +84,30 @@ def lnk_potential() -> Potential:
 
 
 def run(
-    model: Potential, config: TrainingConfig, directory: Path, progress: "Reporter | None" = None
+    model: Potential, config: TrainingConfig, directory: Path, listener: "Reporter | None" = None
 ) -> TrainingResult:
-    return train(model, train_set(), validation_set(), config, directory, seed=7, progress=progress)
+    return train(model, train_set(), validation_set(), config, directory, seed=7, listener=listener)
 
 
-class Reporter:
-    """Acts at one step or epoch of a training, and keeps the steps that it was told of."""
+class Reporter(Listener):
+    """Acts at one step or at the end of one epoch of a training, and keeps the steps that were reported."""
 
     def __init__(self, *, at_step: int | None = None, at_epoch: int | None = None) -> None:
         self.at_step, self.at_epoch = at_step, at_epoch
         self.steps: list[int] = []
+        self.done_steps: int | None = None  # where training began
+        self.note = ""
 
-    def start(self, total_steps: int, done_steps: int) -> None:
-        self.total_steps, self.done_steps = total_steps, done_steps
-
-    def step(self, epoch: int, step: int, loss: float) -> None:
-        self.steps.append(step)
-        if step == self.at_step:
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        if self.done_steps is None:
+            self.done_steps = done
+        elif note != self.note and note.startswith(f"epoch {self.at_epoch}: validation"):
             self.act()
-
-    def epoch(self, record: EpochRecord) -> None:
-        if record.epoch == self.at_epoch:
-            self.act()
+        elif done > self.done_steps and done not in self.steps:
+            self.steps.append(done)
+            if done == self.at_step:
+                self.act()
+        self.note = note
 
     def act(self) -> None:
         raise ZeroDivisionError("a crash")

@@ -1,22 +1,27 @@
-"""Writing files whole or not at all, and folders that one process at a time works in."""
+"""Atomic writes, folder locks, and run folders: directories of long jobs that can be resumed."""
 
 import fcntl
 import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
-from sigmaff.errors import SigmaffError
+from pydantic import BaseModel
+
+from sigmaff.errors import ConfigError, DataError, SigmaffError
 
 LOCK = ".sigmaff-lock"
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:
-    """An existing file is replaced only when that was asked for, and nothing but a file ever."""
+    """Raise an error if ``path`` exists and ``force`` is not set, or if it is not a regular file."""
     if path.is_dir():
         raise SigmaffError(f"{path}: it is a folder; add a file name")
     if path.exists() and not path.is_file():
@@ -27,9 +32,9 @@ def refuse_overwrite(path: Path, force: bool) -> None:
 
 @contextmanager
 def atomic_write(path: Path, *, force: bool = False) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to, moved into place only when the block ends without an error.
+    """Yield a temporary path beside ``path``; move it into place when the block ends without an error.
 
-    Folders that lack are made. A link is followed: the file it names is replaced, not the link.
+    Missing parent folders are created. A link is followed: the file it names is replaced, not the link.
     """
     refuse_overwrite(path, force)
     path = path.resolve()
@@ -59,9 +64,9 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
-    """No other process that asks for the same works in this folder meanwhile: it is waited for, or an error.
+    """Hold an exclusive lock on a folder; wait for it, or raise an error if ``wait`` is false.
 
-    The system lets go of the lock of a process that dies.
+    The system releases the lock of a process that dies.
     """
     _make_folder(directory)
     path = directory / LOCK
@@ -73,8 +78,88 @@ def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def holds_files(directory: Path) -> bool:
-    """It is there, with more in it than the lock of ``folder_lock``."""
+    """Whether the folder exists and holds files other than the lock."""
     return directory.is_dir() and any(path.name != LOCK for path in directory.iterdir())
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The leaves of nested mappings by dotted name, such as ``training.batch_size``."""
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        leaves |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return leaves
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One text for each setting that differs: ``training.batch_size: was 5, now 10``; digests ``changed``."""
+    old, new = flatten(before), flatten(now)
+    return [_change(name, old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)]
+
+
+def _change(name: str, was: Any, now: Any) -> str:
+    if any(isinstance(value, str) and DIGEST.fullmatch(value) for value in (was, now)):
+        return f"{name} changed"
+    return f"{name}: was {was}, now {now}"
+
+
+def refuse_changes(where: Path, changed: list[str], remedy: str) -> None:
+    """Raise an error if anything changed since the run in ``where`` began."""
+    if changed:
+        raise ConfigError(f"{where} belongs to another run ({'; '.join(changed)}); {remedy}")
+
+
+class RunFile(BaseModel):
+    """The JSON file of a run folder. It says which run the folder belongs to."""
+
+    def identity(self) -> dict[str, Any]:
+        """Settings and digests by name. All must stay the same for the run to resume."""
+        raise NotImplementedError
+
+
+Content = TypeVar("Content", bound=RunFile)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The directory of one long job."""
+
+    path: Path
+    name: str  # of its RunFile
+    remedy: str  # what to do if it belongs to another run
+
+    @property
+    def file(self) -> Path:
+        return self.path / self.name
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep other processes out; raise an error if one is at work here."""
+        return folder_lock(self.path, wait=False)
+
+    def claim(self, run: Content) -> Content:
+        """Begin ``run`` in an empty folder, or resume it: the content of its file.
+
+        Another run, other files or a damaged file raise an error.
+        """
+        if self.file.exists():
+            before = self.read(type(run))
+            refuse_changes(self.path, changes(before.identity(), run.identity()), self.remedy)
+            return before
+        if holds_files(self.path):
+            raise ConfigError(f"{self.path} holds other files and no {self.name}; choose another directory")
+        self.write(run)
+        return run
+
+    def read(self, kind: type[Content]) -> Content:
+        try:
+            return kind.model_validate_json(self.file.read_text(encoding="utf-8"))
+        except ValueError:
+            raise DataError(
+                f"{self.file} is damaged or not written by sigmaff; remove {self.path} to start anew, or choose "
+                "another directory"
+            ) from None
+
+    def write(self, run: RunFile) -> None:
+        write_json(self.file, run.model_dump(mode="json"), force=True)
 
 
 def _locked(path: Path, wait: bool) -> TextIO:
@@ -102,7 +187,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """To the disk, so that a power cut cannot leave an empty file under the final name."""
+    """Write to the disk, so that a power cut cannot leave an empty file under the final name."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -312,7 +312,7 @@ def test_descriptions_that_are_no_description(tmp_path: Path, text: str) -> None
 
 
 def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
-    """Each has its own random functions; an element costs a file but a few bytes."""
+    """Each has its own random functions, drawn at the first use; an element costs a file a few bytes only."""
     save(build_potential(LNKConfig(kernel="rbf", n_inducing=12)), tmp_path / "rbf.sigmaff")
     content, tensors = unpack(tmp_path / "rbf.sigmaff")
     content["config"]["head"] |= {"n_samples": 1024, "n_frequencies": 8192}
@@ -320,7 +320,11 @@ def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
         "elements": list(range(1, 100)),
         "reference_energies": {str(number): 0.0 for number in range(1, 100)},
     }
-    assert "than any model uses" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
+    loaded = load(pack(tmp_path / "a.sigmaff", content, tensors))
+    graph = build_graph(ethanol(), loaded.cutoff)
+    assert loaded.predict(graph, forces_std="exact").forces_std is not None
+    with pytest.raises(ConfigError, match="take more memory than sampled force σ may use"):
+        loaded.predict(graph, forces_std="sampled")
 
 
 def test_elements_beyond_the_backbone(model: Path, tmp_path: Path) -> None:

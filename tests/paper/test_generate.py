@@ -1,6 +1,7 @@
 """From SMILES to labelled structures: normal modes and thermal draws against closed forms, files against the engine."""
 
 import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from sigmaff.data import read_structures
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
+from sigmaff.progress import Listener
 from sigmaff.tasks import ClusterConfig, workers
 from sigmaff_paper.qm7x_like import (
     GenerateConfig,
@@ -33,7 +35,6 @@ from sigmaff_paper.qm7x_like import (
 )
 from sigmaff_paper.qm7x_like.command import app
 from sigmaff_paper.qm7x_like.conformers import distinct, embed, has_bonds_of, parse
-from sigmaff_paper.qm7x_like.enumeration import enumerate_molecules
 from sigmaff_paper.qm7x_like.modes import Modes, force_constants, normal_modes, thermal_displacements
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def xtb(atoms: Atoms) -> Atoms:
 def test_the_shipped_molecules_are_what_they_should_be() -> None:
     smiles = shipped_molecules()
     assert len(set(smiles)) == len(smiles) >= 450
-    assert list(smiles) == enumerate_molecules()
+    tool = runpy.run_path(str(Path(__file__).parents[2] / "tools/enumerate_molecules.py"))
+    assert list(smiles) == tool["enumerate_molecules"]()
     molecules = [Chem.MolFromSmiles(text) for text in smiles]
     assert [Chem.MolToSmiles(found) for found in molecules] == list(smiles)
     assert {atom.GetSymbol() for found in molecules for atom in found.GetAtoms()} == {"C", "N", "O", "S", "Cl"}
@@ -231,28 +233,36 @@ class KilledError(Exception):
     pass
 
 
-def test_a_generation_that_is_killed_goes_on(client: "Client", tmp_path: Path) -> None:
-    """With one worker molecules end in their order: water is done, then the program dies."""
-    smiles, folder = ["O", "C(", "CO"], tmp_path / "set"
+class Seen(Listener):
+    """Keeps the progress, and may die at a point of it."""
 
-    def die(done: int, total: int) -> None:
-        if done == 1:
+    def __init__(self, *, dies_at: int | None = None) -> None:
+        self.dies_at = dies_at
+        self.states: list[tuple[int, int]] = []
+
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        self.states.append((done, total))
+        if done == self.dies_at:
             raise KilledError
 
+
+def test_resume_of_a_killed_generation(client: "Client", tmp_path: Path) -> None:
+    """With one worker molecules end in their order: water is done, then the program dies."""
+    smiles, folder = ["O", "C(", "CO"], tmp_path / "set"
     with pytest.raises(KilledError):
-        generate(folder, smiles, SMALL, client, die)
+        generate(folder, smiles, SMALL, client, Seen(dies_at=1))
     (water,) = (folder / "molecules").iterdir()
     assert not (folder / "equilibrium.extxyz").exists()
     before = water.stat().st_mtime_ns
-    seen: list[tuple[int, int]] = []
-    counts = generate(folder, smiles, SMALL, client, lambda *state: seen.append(state))
+    seen = Seen()
+    counts = generate(folder, smiles, SMALL, client, seen)
     assert counts == {"molecules": 2, "equilibrium": 2, "nonequilibrium": 6, "failures": 1}
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert seen.states == [(1, 3), (2, 3), (3, 3)]
     assert water.stat().st_mtime_ns == before
     assert json.loads((folder / "failures.json").read_text())[0]["smiles"] == "C("
     _check_files(folder, smiles)
-    assert generate(folder, smiles, SMALL, client, lambda *state: seen.append(state)) == counts
-    assert seen[3:] == [(3, 3)]
+    assert generate(folder, smiles, SMALL, client, seen) == counts
+    assert seen.states[3:] == [(3, 3)]
     assert water.stat().st_mtime_ns == before
     _check_other_settings(folder, client)
 
@@ -274,30 +284,30 @@ def _check_files(folder: Path, smiles: list[str]) -> None:
 
 def _check_other_settings(folder: Path, client: "Client") -> None:
     def again(smiles: list[str], **changes: object) -> None:
-        generate(folder, smiles, SMALL.model_copy(update=changes), client, lambda done, total: None)
+        generate(folder, smiles, SMALL.model_copy(update=changes), client)
 
     again(["O", "C(", "CO"], time_limit=5.0)  # decides nothing about what is made
-    with pytest.raises(ConfigError, match=r"set was generated in another way \(displaced: was 3, now 4; seed: was 0"):
+    with pytest.raises(ConfigError, match=r"set belongs to another run \(displaced: was 3, now 4; seed: was 0"):
         again(["O", "C(", "CO"], displaced=4, seed=1)
     with pytest.raises(ConfigError, match=r"engine\.calculator: was gfn2-xtb, now gfn1-xtb"):
         again(["O", "C(", "CO"], engine=EngineConfig(calculator="gfn1-xtb"))
-    with pytest.raises(ConfigError, match="molecules: were 3, now 1"):
+    with pytest.raises(ConfigError, match="n_molecules: was 3, now 1; molecules changed"):
         again(["O"])
 
 
 def test_a_directory_in_use(client: "Client", tmp_path: Path) -> None:
     with folder_lock(tmp_path), pytest.raises(SigmaffError, match="another process is at work"):
-        generate(tmp_path, ["O"], SMALL, client, lambda done, total: None)
+        generate(tmp_path, ["O"], SMALL, client)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_of_something_else(client: "Client", tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
-    with pytest.raises(ConfigError, match="is not empty, and nothing was generated there"):
-        generate(tmp_path, ["O"], SMALL, client, lambda done, total: None)
+    with pytest.raises(ConfigError, match=r"holds other files and no generate\.json"):
+        generate(tmp_path, ["O"], SMALL, client)
     (tmp_path / "generate.json").write_text("[]")
-    with pytest.raises(DataError, match=r"generate\.json is not the record of a generation"):
-        generate(tmp_path, ["O"], SMALL, client, lambda done, total: None)
+    with pytest.raises(DataError, match=r"generate\.json is damaged or not written by sigmaff"):
+        generate(tmp_path, ["O"], SMALL, client)
 
 
 def test_the_command(client: "Client", tmp_path: Path) -> None:

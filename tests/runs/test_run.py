@@ -104,7 +104,7 @@ def test_the_same_seed_gives_the_same_bits(workspace: Workspace, tmp_path: Path)
     assert read_header(other).record["config"]["seed"] == 1
 
 
-def test_a_finished_run_is_not_run_again(workspace: Workspace) -> None:
+def test_resume_of_a_finished_run_does_nothing(workspace: Workspace) -> None:
     before = {path: path.stat().st_mtime_ns for path in (workspace / "run").rglob("*") if path.is_file()}
     out = succeed("train", workspace / "run.yaml")
     assert "finished; nothing was done" in out
@@ -134,7 +134,7 @@ def test_a_calibrated_model_is_still_the_run_s(workspace: Workspace, tmp_path: P
 def test_another_run_does_not_take_its_place(workspace: Workspace, option: str, words: str) -> None:
     before = workspace.model.read_bytes()
     message = fail("train", workspace / "run.yaml", "--set", option)
-    assert f"is the model of another run ({words})" in message
+    assert f"belongs to another run ({words})" in message
     assert "--force" in message
     assert workspace.model.read_bytes() == before
 
@@ -183,7 +183,7 @@ def test_files_of_others_are_left_alone(workspace: Workspace, tmp_path: Path, na
     assert (tmp_path / name).read_text() == "precious"
 
 
-def test_metrics_lost_to_a_kill_are_written_again(workspace: Workspace, tmp_path: Path) -> None:
+def test_resume_writes_metrics_lost_to_a_kill(workspace: Workspace, tmp_path: Path) -> None:
     train(workspace, tmp_path / "run", *SHORT)
     metrics = tmp_path / "run" / "metrics.json"
     before = metrics.read_bytes()
@@ -446,7 +446,7 @@ def wait_for_epochs(process: subprocess.Popen[str], metrics: Path, n: int) -> No
         time.sleep(0.002)
 
 
-def test_interrupted_and_killed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_resume_after_interrupt_and_kill_gives_the_uninterrupted_result(tmp_path: Path) -> None:
     ase.io.write(tmp_path / "data.extxyz", morse_frames(30, seed=1))
     changes = [
         ("data.split", {"n_train": 12, "n_validation": 12}),
@@ -471,7 +471,7 @@ def test_interrupted_and_killed_it_ends_as_if_it_had_not_been(tmp_path: Path) ->
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "model.sigmaff").exists()
-    assert "going on from step" in succeed("train", config)
+    assert "resuming from step" in succeed("train", config)
     unbroken = tmp_path / "unbroken"
     succeed("train", config, "--output", unbroken)
     assert same_tensors(tmp_path / "run" / "model.sigmaff", unbroken / "model.sigmaff")

@@ -1,7 +1,6 @@
 """Desideratum 6: σ costs little beside the energy and forces themselves."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -10,28 +9,28 @@ from ase import Atoms
 from sigmaff.audit import tolerances, words
 from sigmaff.audit.finding import Finding, judged, not_applicable
 from sigmaff.audit.subject import Subject, ask
-from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Model, Potential, PotentialConfig
 from sigmaff.models.prediction import ForceStdMethod, Prediction
+from sigmaff.timing import median_seconds, time_calls
 
 NAME = "Speed"
 N_MEMBERS = 5
 
 
 def measure(subject: Subject, structures: Sequence[Atoms], backbone: Model | None, *, n_rounds: int) -> Finding:
-    """Milliseconds of one structure at a time, as in a simulation; of our models beside those of their backbone.
+    """Measure milliseconds of one structure at a time, as in a simulation, relative to the backbone.
 
-    Without a backbone it is the model's own network with a plain readout: weights do not matter for time.
+    The default backbone is the network of the model with a plain readout: weights do not affect the time.
     """
     if subject.model is None:
         return _calls(subject, structures[0], n_rounds)
     model = subject.model
     plain = _plain(model) if backbone is None else backbone
-    times = rounds(_ways(model, plain, structures[0]), n_rounds)
+    times = time_calls(_ways(model, plain, structures[0]), n_rounds)
     ratios = times["model"] / times["backbone"]
-    numbers = {f"milliseconds, {name}": float(np.median(found)) for name, found in times.items()} | {
+    numbers = {f"milliseconds, {name}": 1e3 * float(np.median(found)) for name, found in times.items()} | {
         "ratio_to_backbone": float(np.median(ratios)),
         "ratio_to_backbone, lower quartile": float(np.quantile(ratios, 0.25)),
         "ratio_to_backbone, upper quartile": float(np.quantile(ratios, 0.75)),
@@ -62,24 +61,6 @@ def _ways(model: Model, plain: Model, atoms: Atoms) -> dict[str, Callable[[], ob
     return ways
 
 
-def rounds(ways: Mapping[str, Callable[[], object]], n_rounds: int) -> dict[str, FloatArray]:
-    """Milliseconds of each way in every round, (n_rounds,).
-
-    A round goes through all ways, so that they meet the same machine, and begins with another one each time; a way is
-    timed on its second call in a row, whatever ran before it. The first round warms up.
-    """
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for number in range(n_rounds + 1):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            ways[name]()
-            began = time.perf_counter()
-            ways[name]()
-            if number > 0:
-                found[name].append(1e3 * (time.perf_counter() - began))
-    return {name: np.array(values) for name, values in found.items()}
-
-
 def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
     """Another program's calculator; structures differ from call to call, or it would remember its answer."""
     rng = np.random.default_rng(0)
@@ -89,7 +70,7 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
         moved.positions += rng.normal(0.0, 1e-3, moved.positions.shape)
         ask(subject, moved)
 
-    milliseconds = float(np.median(rounds({"call": call}, n_rounds)["call"]))
+    milliseconds = 1e3 * median_seconds({"call": call}, n_rounds)["call"]
     sentence = words.speed_of_calls(milliseconds, str(atoms.symbols))
     return not_applicable(NAME, sentence, {"milliseconds": milliseconds})
 

@@ -1,4 +1,4 @@
-"""Data: reading labelled structures, splitting them, checking them, and making graphs of them."""
+"""Data: read labelled structures, check and split them, and build their graphs."""
 
 from sigmaff.data.check import Finding, check_structures
 from sigmaff.data.dataset import GraphDataset

@@ -1,6 +1,6 @@
 """Which structures a model may see: data sets for it, its own training and test structures, calibration on them."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 from sigmaff.data import (
     DataSource,
@@ -15,22 +15,18 @@ from sigmaff.evaluation.calibration import CalibrationMethod
 from sigmaff.evaluation.evaluate import Evaluation, calibrate_evaluation, evaluate
 from sigmaff.files import file_digest
 from sigmaff.models import Model
+from sigmaff.progress import Listener
 
 Part = Literal["train", "validation", "test"]
 
 
-class StageListener(Protocol):
-    """Receives the name of the current stage and its progress."""
-
-    def stage(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-
-def calibrate(model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: StageListener) -> Evaluation:
+def calibrate(
+    model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: Listener | None = None
+) -> Evaluation:
     """Fit the model's calibrations on held-out structures and keep them in it."""
+    listener = listener or Listener()
     listener.stage("calibrating σ")
-    evaluation = evaluate(model, dataset, name="held out", progress=listener.advance)
+    evaluation = evaluate(model, dataset, name="held out", listener=listener)
     model.energy_calibration, model.forces_calibration = calibrate_evaluation(evaluation, method)
     return evaluation
 

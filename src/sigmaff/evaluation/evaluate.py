@@ -1,7 +1,7 @@
 """Run a model over labelled structures and keep true values, predictions and raw σ."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from sigmaff.models.prediction import (
     Provenance,
     concatenate,
 )
+from sigmaff.progress import Listener
 
 RESOLUTION = 1e-5
 """Of force σ, in units of its rms. A σ is the root of a difference: of the seven digits of float32 it keeps half."""
@@ -125,7 +126,7 @@ def evaluate(
     name: str,
     batch_size: int = 32,
     forces_std: ForceStdMethod = "auto",
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener | None = None,
 ) -> Evaluation:
     """Errors and σ of a model on a data set, raw and with the model's calibrations.
 
@@ -134,7 +135,7 @@ def evaluate(
     Arguments:
         name: of the data set, for messages and reports.
         batch_size: structures predicted at once, at most; fewer if they are large.
-        progress: called after each batch with the number of structures done and their total.
+        listener: callbacks for progress.
     """
     unseen = not set(dataset.structures.elements) <= set(model.elements)
     return evaluate_predictor(
@@ -145,7 +146,7 @@ def evaluate(
         forces_std=forces_std,
         energy_calibration=model.energy_calibration or UNCALIBRATED,
         forces_calibration=model.forces_calibration or UNCALIBRATED,
-        progress=progress,
+        listener=listener,
     )
 
 
@@ -158,13 +159,14 @@ def evaluate_predictor(
     forces_std: ForceStdMethod = "auto",
     energy_calibration: Calibration = UNCALIBRATED,
     forces_calibration: Calibration = UNCALIBRATED,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener | None = None,
 ) -> Evaluation:
     """As ``evaluate``, of anything that predicts raw σ; the calibrations are kept beside the raw σ."""
     if len(dataset) == 0:
         raise DataError(f"{name}: there is no structure to evaluate")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    listener = listener or Listener()
     graphs, labels, predictions, seconds = [], [], [], 0.0
     for start in range(0, len(dataset), batch_size):
         stop = min(start + batch_size, len(dataset))
@@ -176,7 +178,7 @@ def evaluate_predictor(
         _require_raw(prediction, name)
         graphs.append(graph)
         labels.append(known)
-        progress(stop, len(dataset))
+        listener.advance(stop, len(dataset))
     prediction = concatenate(predictions)
     evaluation = Evaluation(
         name=name,

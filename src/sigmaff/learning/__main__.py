@@ -7,7 +7,7 @@ from typing import Any
 from sigmaff.learning.subprocess_training import command
 from sigmaff.learning.train import Making, make_here
 from sigmaff.models import Model
-from sigmaff.runs.stages import Listener
+from sigmaff.progress import Listener
 
 
 def make(job: str, listener: Listener) -> tuple[Model, dict[str, Any]] | None:

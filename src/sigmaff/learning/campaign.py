@@ -17,7 +17,7 @@ from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.files import folder_lock, write_json
+from sigmaff.files import write_json
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
 from sigmaff.learning.explore import explore
@@ -34,7 +34,7 @@ from sigmaff.learning.report import fresh_errors, write_campaign_report
 from sigmaff.learning.selection import in_window, select
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import load
-from sigmaff.runs.stages import Listener
+from sigmaff.progress import Listener
 from sigmaff.simulation.md import Scores, structure_scores
 from sigmaff.tasks import workers
 
@@ -64,13 +64,13 @@ class CampaignResult:
         return Directory(self.directory).round(len(self.rounds) - 1).model
 
 
-def learn(config: CampaignConfig, listener: Listener, *, force: bool = False) -> CampaignResult:
+def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bool = False) -> CampaignResult:
     """A whole campaign, or what is left of it after an interruption."""
     directory = Directory(config.output)
     try:
-        with folder_lock(directory.path, wait=False), ExitStack() as stack:
+        with directory.folder.lock(), ExitStack() as stack:
             directory.claim(config, force=force)
-            return _Campaign(config, directory, listener, _started_once(config, stack)).run()
+            return _Campaign(config, directory, listener or Listener(), _started_once(config, stack)).run()
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(str(interrupt) or f"stopped; the same command goes on ({directory.path})") from None
 
@@ -148,7 +148,7 @@ class _Campaign:
         model = load(before.model)
         held_out = read_structures(before.dataset).subset(validation_structures(before))
         dataset = dataset_for(model, held_out)
-        return structure_scores(evaluate(model, dataset, name="held out", progress=self.listener.advance))
+        return structure_scores(evaluate(model, dataset, name="held out", listener=self.listener))
 
     def _reached(self, explored: dict[str, Any]) -> str | None:
         """The aims, where all that are given hold for the model that has just explored."""
@@ -200,7 +200,7 @@ class _Campaign:
         if not place.summary.exists():
             selected = read_frames(place.selected)
             self.listener.stage(f"round {place.number}: labelling {len(selected)} structures")
-            label_round(place, selected, self.config.engine, self.client, self.listener.advance)
+            label_round(place, selected, self.config.engine, self.client, self.listener)
             labelled = labelled_up_to(self.directory, place.number)
             failures = set_aside(self.directory, place.number)
             write_json(self.directory.failures, failures, force=True)
@@ -244,7 +244,7 @@ class _Campaign:
         self.listener.stage(f"round {place.number}: testing")
         model = load(place.model)
         dataset: GraphDataset = dataset_for(model, read_structures(self.config.test))
-        summary = summarize(evaluate(model, dataset, name="test", progress=self.listener.advance))
+        summary = summarize(evaluate(model, dataset, name="test", listener=self.listener))
         return {key: summary[key] for key in TEST_MEASURES}
 
     def _rng(self, number: int, purpose: int) -> np.random.Generator:

@@ -1,9 +1,8 @@
 """The directory of a campaign: every structure, label, model and decision, in files that are written whole."""
 
-import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 import ase.io
 from ase import Atoms
+from pydantic import Field
 
-from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import atomic_write, holds_files, write_json
+from sigmaff.errors import DataError
+from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
 from sigmaff.learning.config import FREE, CampaignConfig
-from sigmaff.training.checkpoint import flatten
 
 OWN_FILES = ("campaign.json", "failures.json", "dataset.extxyz", "report.html", "rounds")
 
@@ -65,6 +64,20 @@ class Round:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
 
 
+class CampaignFile(RunFile):
+    """``campaign.json``: the campaign that a directory belongs to."""
+
+    settings: dict[str, Any]  # by dotted name
+    files: dict[str, str]  # SHA-256 of each file of structures
+    versions: dict[str, str] = Field(
+        default_factory=lambda: {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
+    )
+    ended: str | None = None  # why it is over
+
+    def identity(self) -> dict[str, Any]:
+        return self.settings | self.files
+
+
 @dataclass(frozen=True)
 class Directory:
     path: Path
@@ -81,36 +94,28 @@ class Directory:
         return self.path / "report.html"
 
     @property
-    def campaign(self) -> Path:
-        return self.path / "campaign.json"
-
-    @property
     def failures(self) -> Path:
         """Structures that were set aside."""
         return self.path / "failures.json"
 
+    @property
+    def folder(self) -> RunFolder:
+        remedy = "choose another output directory, or use --force to remove that campaign and all its labels"
+        return RunFolder(self.path, "campaign.json", remedy)
+
     def claim(self, config: CampaignConfig, *, force: bool) -> None:
-        """The directory is this campaign's own from now on. With ``force`` another one that is there is removed."""
-        settings = {"settings": _decisive(config), "files": _digests(config)}
-        if self.campaign.exists():
-            changes = _changes(read_json(self.campaign), settings)
-            if not changes and not force:
-                return
-            if not force:
-                raise ConfigError(
-                    f"{self.path} holds a campaign with other settings ({'; '.join(changes)}); choose another output "
-                    "directory, or use --force to remove that campaign and all its labels"
-                )
+        """Begin or resume the campaign. With ``force`` remove the one that is there."""
+        campaign = CampaignFile(settings=_decisive(config), files=_digests(config))
+        if force and self.folder.file.exists():
             self._remove()
-        elif holds_files(self.path):
-            raise ConfigError(f"{self.path} holds other files and no campaign; choose another output directory")
-        write_json(self.campaign, settings | {"versions": _versions(), "ended": None})
+            self.folder.write(campaign)
+        self.folder.claim(campaign)
 
     def end(self, reason: str | None) -> None:
-        """Write down why the campaign is over, or that it goes on."""
-        content = read_json(self.campaign)
-        if content["ended"] != reason:
-            write_json(self.campaign, content | {"ended": reason}, force=True)
+        """Write the reason why the campaign is over; ``None``: it is not."""
+        content = self.folder.read(CampaignFile)
+        if content.ended != reason:
+            self.folder.write(content.model_copy(update={"ended": reason}))
 
     def _remove(self) -> None:
         for name in OWN_FILES:
@@ -144,32 +149,11 @@ def _decisive(config: CampaignConfig) -> dict[str, Any]:
     content = config.model_dump(mode="json", exclude=FREE)
     limits = config.training.model_dump(include={"max_epochs", "patience", "time_limit_minutes"})
     content["training"] = config.training.trajectory() | limits
-    return dict(sorted(flatten("", content).items()))
+    return dict(sorted(flatten(content).items()))
 
 
 def _digests(config: CampaignConfig) -> dict[str, str]:
-    return {str(path): _digest(path) for path in _sources(config)}
-
-
-def _sources(config: CampaignConfig) -> Iterator[Path]:
-    for source in (config.start.source, config.explore.pool, config.test):
-        if source is not None:
-            yield source.path
-
-
-def _digest(path: Path) -> str:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist")
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old, new = before["settings"], now["settings"]
-    changed = [f"{key}: was {old.get(key)}, now {new.get(key)}" for key in old | new if old.get(key) != new.get(key)]
-    digests = before["files"]
-    return changed + [f"{path} has changed" for path, digest in now["files"].items() if digests.get(path) != digest]
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
+    paths = [source.path for source in (config.start.source, config.explore.pool, config.test) if source is not None]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise DataError(f"{missing[0]} does not exist")
+    return {str(path): file_digest(path) for path in paths}

@@ -13,13 +13,14 @@ from ase.io import read
 
 from sigmaff.data import GraphDataset, LabelledStructures, read_structures
 from sigmaff.errors import ConfigError, SigmaffError
-from sigmaff.evaluation.datasets import StageListener, dataset_for
+from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import write_json
 from sigmaff.learning.config import CampaignConfig, ExploreConfig
 from sigmaff.learning.directory import Round, read_frames, read_json, write_frames
 from sigmaff.learning.selection import largest_std
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.simulation import predict_structures
 from sigmaff.simulation.md import MDConfig, MDResult, Scores, Threshold, risk_threshold, run_md
 from sigmaff.tasks import run_tasks
@@ -61,7 +62,7 @@ def explore(
     labelled: Sequence[Atoms],
     scores: Scores | None,
     workers: Callable[[], "Client"],
-    listener: StageListener,
+    listener: Listener,
 ) -> dict[str, Any]:
     """Candidates with σ into ``candidates.extxyz``; what came of it, which is also in ``explored.json``."""
     if place.explored.exists():
@@ -78,7 +79,7 @@ def explore(
     return facts
 
 
-def with_predictions(model: Model, frames: Sequence[Atoms], listener: StageListener) -> list[Atoms]:
+def with_predictions(model: Model, frames: Sequence[Atoms], listener: Listener) -> list[Atoms]:
     """Copies with energy, forces and calibrated σ of the model."""
     structures = LabelledStructures(
         structures=tuple(_bare(atoms) for atoms in frames),
@@ -88,7 +89,7 @@ def with_predictions(model: Model, frames: Sequence[Atoms], listener: StageListe
         frame_index=np.arange(len(frames)),
     )
     dataset: GraphDataset = dataset_for(model, structures)
-    return predict_structures(model, dataset, BATCH_SIZE, "auto", listener.advance)
+    return predict_structures(model, dataset, BATCH_SIZE, "auto", listener)
 
 
 def _from_pool(
@@ -97,7 +98,7 @@ def _from_pool(
     model: Model,
     labelled: Sequence[Atoms],
     limit: Threshold | None,
-    listener: StageListener,
+    listener: Listener,
 ) -> dict[str, Any]:
     """Structures of the file that were not selected before, whether they could be labelled or not."""
     assert config.pool is not None
@@ -123,7 +124,7 @@ def _starts(
     config: CampaignConfig,
     number: int,
     limit: Threshold | None,
-    listener: StageListener,
+    listener: Listener,
 ) -> list[Atoms]:
     """Drawn from the labelled structures that the model knows; where there are too few of these, the best known."""
     order = np.random.default_rng([config.seed, number, 1]).permutation(len(labelled))
@@ -141,7 +142,7 @@ def _in_motion(
     starts: Sequence[Atoms],
     limit: Threshold | None,
     workers: Callable[[], "Client"],
-    listener: StageListener,
+    listener: Listener,
 ) -> dict[str, Any]:
     """One piece of work for each temperature, whose frames are kept in a file as soon as they are there."""
     temperatures = config.explore.temperature

@@ -16,8 +16,8 @@ from sigmaff.learning.directory import Directory, Round, read_json, write_frames
 from sigmaff.learning.train import Making, hold_out, make
 from sigmaff.models import Model
 from sigmaff.models.file import read_header, save
+from sigmaff.progress import Listener
 from sigmaff.runs.record import record_of
-from sigmaff.runs.stages import Listener
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -89,7 +89,7 @@ def _calibrate(model: Model, held_out: GraphDataset, config: CampaignConfig, lis
     if model.kind is None:
         return
     listener.stage("calibrating σ")
-    evaluation = evaluate(model, held_out, name="held out", progress=listener.advance)
+    evaluation = evaluate(model, held_out, name="held out", listener=listener)
     if evaluation.energy_error is not None and evaluation.energy_std_raw is not None and len(held_out) >= MIN_SAMPLES:
         model.energy_calibration = fit_calibration(
             evaluation.energy_error, evaluation.energy_std_raw, config.calibration

@@ -10,6 +10,7 @@ from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError
 from sigmaff.files import write_json
 from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
+from sigmaff.progress import Listener
 from sigmaff.tasks import run_tasks
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def label_round(
     structures: Sequence[Atoms],
     engine: EngineConfig,
     workers: Callable[[], "Client"],
-    advance: Callable[[int, int], None],
+    listener: Listener,
 ) -> None:
     """Label what has no label yet. What fails is tried once more, and then set aside."""
     there = Round(place.number, place.path.resolve())
@@ -40,7 +41,7 @@ def label_round(
                     f"a worker wrote {there.label(index)}, and it is not here; workers must see this folder"
                 )
             done += 1
-            advance(done, len(structures))
+            listener.advance(done, len(structures))
 
 
 def label_and_keep(place: Round, engine: EngineConfig, piece: tuple[int, Atoms]) -> None:

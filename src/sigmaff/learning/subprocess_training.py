@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from sigmaff.errors import SigmaffError
 from sigmaff.files import atomic_write
 from sigmaff.models import Model
 from sigmaff.models.file import load, save
-from sigmaff.runs.stages import Listener, Warnings
-from sigmaff.training import EpochRecord
+from sigmaff.progress import Listener
 
 JOB, MADE, LOG = "devices.json", "made.sigmaff", "devices.log"
 
@@ -46,80 +44,57 @@ def _run(folder: Path, listener: Listener) -> None:
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            told = _told(line)
-            if "error" in told:
-                error = told["error"]
-            elif "call" in told:
-                _pass_on(told, listener)
+            call, arguments = _call(line)
+            if call == "error":
+                (error,) = arguments
+            elif call is not None:
+                getattr(listener, call)(*arguments)
     if error is not None:
         raise SigmaffError(error)
     if process.returncode or not (folder / MADE).exists():
         raise SigmaffError(f"the training on several devices ended without a model; {folder / LOG} may say why")
 
 
-def _told(line: str) -> dict[str, Any]:
-    """What a line tells; nothing of what libraries print."""
+def _call(line: str) -> tuple[str | None, list[Any]]:
+    """The callback of a line; ``None`` for lines that libraries print."""
     try:
         content = json.loads(line)
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
+        return content["call"], content["arguments"]
+    except (ValueError, LookupError, TypeError):
+        return None, []
 
 
-def _pass_on(told: dict[str, Any], listener: Listener) -> None:
-    arguments = told["arguments"]
-    if told["call"] == "epoch":
-        listener.epoch(EpochRecord(**arguments[0]))
-    else:
-        getattr(listener, told["call"])(*arguments)
+class JsonLinesListener(Listener):
+    """Writes each callback to an open file as a line of JSON.
 
-
-class Telling:
-    """A listener that writes what it hears to an open file, a line each.
-
-    Each with one call to the system, so that lines of several processes stay apart.
+    One system call each, so that lines of several processes stay apart.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def error(self, text: str) -> None:
-        self._write({"error": text})
+    def stage(self, text: str) -> None:
+        self.write("stage", text)
+
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        self.write("advance", done, total, note)
 
     def warn(self, text: str) -> None:
-        self._call("warn", text)
+        self.write("warn", text)
 
-    def stage(self, text: str) -> None:
-        self._call("stage", text)
-
-    def advance(self, done: int, total: int) -> None:
-        self._call("advance", done, total)
-
-    def start(self, total_steps: int, done_steps: int) -> None:
-        self._call("start", total_steps, done_steps)
-
-    def step(self, epoch: int, step: int, loss: float) -> None:
-        self._call("step", epoch, step, loss)
-
-    def epoch(self, record: EpochRecord) -> None:
-        self._call("epoch", asdict(record))
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        self._write({"call": name, "arguments": arguments})
-
-    def _write(self, content: dict[str, Any]) -> None:
-        os.write(self.descriptor, f"{json.dumps(content)}\n".encode())
+    def write(self, call: str, *arguments: str | int) -> None:
+        os.write(self.descriptor, f"{json.dumps({'call': call, 'arguments': arguments})}\n".encode())
 
 
 def command(path: Path, make: Callable[[str, Listener], tuple[Model, dict[str, Any]] | None]) -> int:
     """The training of a job file, in this process or as its helper; an exit code."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_helper = "LOCAL_RANK" in os.environ  # Fabric sets it for those it starts
-    telling = Telling(sys.stdout.fileno())
+    listener = JsonLinesListener(sys.stdout.fileno())
     try:
-        made = make(path.read_text(encoding="utf-8"), Warnings() if is_helper else telling)
+        made = make(path.read_text(encoding="utf-8"), Listener() if is_helper else listener)
     except SigmaffError as error:
-        telling.error(str(error))
+        listener.write("error", str(error))
         return 1
     if made is not None:
         model, record = made

@@ -14,9 +14,10 @@ from sigmaff.files import folder_lock
 from sigmaff.learning.subprocess_training import on_devices
 from sigmaff.models import Model, Potential
 from sigmaff.models.file import load_potential, save
+from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import RunData, split_data
-from sigmaff.runs.stages import Listener, Warnings, make_ensemble, make_member, make_model, member_file
+from sigmaff.runs.stages import make_ensemble, make_member, make_model, member_file
 from sigmaff.tasks import run_tasks
 from sigmaff.training import TrainingDivergedError
 
@@ -56,7 +57,7 @@ class Making(BaseModel):
     @property
     def trains(self) -> bool:
         """Whether any steps are taken; else a closed form is fitted to a backbone that is there."""
-        return self.run.backbone_from is None or self.run.model.head.trained != "solved"
+        return self.run.backbone_from is None or "solve" not in self.run.model.head.stages
 
 
 def make(making: Making, data: RunData, workers: Callable[[], "Client"], listener: Listener) -> Made:
@@ -88,7 +89,7 @@ def _trained_further(making: Making, backbone: Path, data: RunData, listener: Li
         return None
     listener.stage("training the backbone further")
     folder = run.output / "backbone"
-    train(potential, data.train, data.validation, run.training, folder, seed=run.seed, progress=listener)
+    train(potential, data.train, data.validation, run.training, folder, seed=run.seed, listener=listener)
     path = run.output / "backbone.sigmaff"
     save(potential, path, force=True)
     return path
@@ -121,7 +122,7 @@ def _keep_member(making: Making, number: int) -> str | None:
     """On a worker: a member goes into its file. Why there is none, if its training diverged."""
     with folder_lock(member_file(making.run, number).parent):
         try:
-            make_member(making.run, number, making.data(), Warnings(), force=False)
+            make_member(making.run, number, making.data(), Listener(), force=False)
         except TrainingDivergedError as error:
             return str(error)
     return None

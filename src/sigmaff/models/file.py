@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sigmaff.backbones import build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
@@ -25,11 +24,9 @@ from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration
 
 FORMAT_VERSION = 3
-"""3: the precision of each network. 2: ensembles and dropout. Files of all earlier versions load."""
+"""3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
-MAX_DRAWS = 2**27
-"""Most random numbers for sampled force σ (a gigabyte): the description sets their number, not the size of the file."""
 
 
 class Part(BaseModel):
@@ -169,7 +166,6 @@ def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[d
 
 def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
     dtype = _check_tensors(path, part, tensors)
-    _check_draws(path, part)
     potential = Potential(part.config, part.statistics)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
@@ -192,9 +188,24 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
             if metadata is None:
                 raise ModelFileError(f"{path}: not a sigmaff model (a safetensors file of another program)")
             header = _parse(path, metadata)
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return header, tensors if header.format_version > 2 else tensors | _label_noise(header, tensors)
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: not a sigmaff model, or a damaged one ({error})") from None
+
+
+def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The noise of labels in Gaussian-process heads, which files up to format 2 have in their record."""
+    added = {}
+    for name in tensors:
+        if not name.endswith("head.log_noise") and not name.endswith("head.process.log_noise"):
+            continue
+        prefix = name.removesuffix("log_noise")
+        fit = header.record.get("fit", {})
+        added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
+        if "noise" in fit:
+            added[name] = tensors[f"{prefix}kernel.log_scale"] + 0.5 * math.log(fit["noise"])
+    return added
 
 
 def _parse(path: Path, metadata: str) -> Header:
@@ -216,26 +227,13 @@ def _parse(path: Path, metadata: str) -> Header:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
 
 
-def _check_draws(path: Path, part: Part) -> None:
-    """Refuse a description that needs far more memory than its tensors, which fit it."""
-    head, n_elements = part.config.head, len(part.statistics.elements)
-    with torch.device("meta"):
-        embedding = build_backbone(part.config.backbone, part.statistics.elements, 1.0).embedding
-    if head.n_draws(embedding.n_features, n_elements) > MAX_DRAWS:
-        raise ModelFileError(
-            f"{path}: its description ({head.name} with {n_elements} elements) needs more memory for random "
-            "numbers than any model uses; the file is damaged"
-        )
-
-
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
     """Check names, shapes, types and values before allocating memory; return the precision of the network."""
     is_double = _has_double_backbone(tensors) if part.dtype is None else part.dtype == "float64"
     dtype = torch.float64 if is_double else torch.float32
     try:
         with torch.device("meta"):
-            settings = part.config.model_copy(update={"head": part.config.head.without_draws()})
-            potential = Potential(settings, part.statistics)
+            potential = Potential(part.config, part.statistics)
             potential.set_precision(dtype)
             expected = potential.state_dict()
     except DataError as error:

@@ -153,7 +153,10 @@ class Potential(Model):
         )
 
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
-        """The graph on the model's device, in its precision, with what the backbone needs; all its elements known."""
+        """Move the graph to the model's device and precision, and add the indices that the backbone needs.
+
+        An unknown element is an error unless ``unseen_elements``.
+        """
         if not unseen_elements:
             self._require_known(graph)
         return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))

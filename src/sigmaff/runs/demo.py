@@ -5,7 +5,6 @@ atoms bonded in another way, is the molecule that the model has never seen.
 """
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,10 +25,10 @@ from sigmaff.files import atomic_write
 from sigmaff.heads import LNKConfig
 from sigmaff.models import PotentialConfig
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.report import model_facts, write_report
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.runs.run import run
-from sigmaff.runs.stages import Listener
 from sigmaff.training import CosineSchedule, TrainingConfig
 
 TEMPERATURE = 500.0  # K
@@ -64,22 +63,23 @@ def demo_config(directory: Path) -> RunConfig:
     )
 
 
-def run_demo(directory: Path, listener: Listener, *, force: bool = False) -> tuple[Summary, Path]:
+def run_demo(directory: Path, listener: Listener | None = None, *, force: bool = False) -> tuple[Summary, Path]:
     """Everything, or what is left of it after an interruption. Figures of the held-out set, and the report's path."""
+    listener = listener or Listener()
     for name, compound, n_frames in (("ethanol", "CH3CH2OH", N_ETHANOL), ("dimethyl_ether", "CH3OCH3", N_ETHER)):
         path = directory / f"{name}.extxyz"
         if force or not path.exists():
             listener.stage(f"labelling {name} with GFN2-xTB")
-            _write(path, sample(compound, n_frames, listener.advance), force=force)
+            _write(path, sample(compound, n_frames, listener), force=force)
     result = run(demo_config(directory), listener, force=force)
     assert result is not None
     potential = load(result.model_path)
     held_out = read_structures(directory / "ethanol.extxyz").subset(np.array(potential.record["split"]["test"]))
     listener.stage("testing on ethanol")
-    ethanol = evaluate(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", progress=listener.advance)
+    ethanol = evaluate(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
     listener.stage("testing on dimethyl ether")
     unseen = GraphDataset(read_structures(directory / "dimethyl_ether.extxyz"), potential.cutoff)
-    ether = evaluate(potential, unseen, name="dimethyl ether", progress=listener.advance)
+    ether = evaluate(potential, unseen, name="dimethyl ether", listener=listener)
     report = directory / "report.html"
     write_report(
         report,
@@ -93,14 +93,14 @@ def run_demo(directory: Path, listener: Listener, *, force: bool = False) -> tup
     return summarize(ethanol, ether), report
 
 
-def sample(compound: str, n_frames: int, progress: Callable[[int, int], None]) -> list[Atoms]:
+def sample(compound: str, n_frames: int, listener: Listener) -> list[Atoms]:
     """Frames of Langevin dynamics with energies and forces: replicas from different velocities, side by side."""
     done = 0
     with ProcessPoolExecutor(N_WORKERS, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         jobs = [pool.submit(simulate, compound, n_frames // N_REPLICAS, seed) for seed in range(N_REPLICAS)]
         for job in as_completed(jobs):
             done += len(job.result())
-            progress(done, n_frames)
+            listener.advance(done, n_frames)
     return [frame for job in jobs for frame in job.result()]
 
 

@@ -15,10 +15,11 @@ from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import save
+from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
 from sigmaff.runs.data import RunData, load_data
 from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.runs.stages import Listener, Make, make_model
+from sigmaff.runs.stages import Make, make_model
 
 OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
 """Beginnings of the keys of a summary that compare two sets of structures."""
@@ -31,15 +32,18 @@ class RunResult:
     already_done: bool = False
 
 
-def run(config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
+def run(config: RunConfig, listener: Listener | None = None, *, force: bool = False) -> RunResult | None:
     """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
-    if config.head_training is not None and config.model.head.trained not in ("from_backbone", "after_backbone"):
+    if config.head_training is not None and not config.model.head.trains_on_backbone:
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     return run_with(partial(make_model, force=force), config, listener, force=force)
 
 
-def run_with(make: Make, config: RunConfig, listener: Listener, *, force: bool = False) -> RunResult | None:
-    """The same, with a model that comes about in another way."""
+def run_with(
+    make: Make, config: RunConfig, listener: Listener | None = None, *, force: bool = False
+) -> RunResult | None:
+    """As ``run``, with another way to make the model."""
+    listener = listener or Listener()
     model_path = config.output / "model.sigmaff"
     if model_path.exists() and not force:
         return _finished(config, model_path)
@@ -84,7 +88,7 @@ def _calibrate_and_test(
     if data.test is None:
         return None
     listener.stage("testing")
-    evaluation = evaluate(model, data.test, name="test", progress=listener.advance)
+    evaluation = evaluate(model, data.test, name="test", listener=listener)
     metrics = summarize(evaluation)
     record["metrics"] = metrics
     record["ood"] = {name: _told_apart(model, evaluation, name, other, listener) for name, other in config.ood.items()}
@@ -100,7 +104,7 @@ def _told_apart(model: Model, evaluation: Evaluation, name: str, other: OtherStr
         structures = structures.subset(np.sort(drawn))
     listener.stage(f"testing on {name}")
     try:
-        foreign = evaluate(model, foreign_dataset(model, structures), name=name, progress=listener.advance)
+        foreign = evaluate(model, foreign_dataset(model, structures), name=name, listener=listener)
     except DataError as error:
         listener.warn(f"{name} cannot be predicted: {error}")
         return {}

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,43 +12,18 @@ import torch
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ConfigError
-from sigmaff.evaluation.datasets import StageListener
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
 from sigmaff.models.file import load, load_potential, save
+from sigmaff.models.solve import LabelledObservations, solve_head
+from sigmaff.progress import Listener
 from sigmaff.runs.config import EnsembleConfig, RunConfig
 from sigmaff.runs.data import RunData
 from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.training import EpochRecord, Progress, TrainingConfig, TrainingDivergedError, TrainingResult
+from sigmaff.training import TrainingConfig, TrainingDivergedError, TrainingResult
 
 SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
-
-
-class Listener(Progress, StageListener, Protocol):
-    """Who is told how a run goes: the training's progress, and what comes before and after it."""
-
-    def warn(self, text: str) -> None: ...
-
-
-class Warnings:
-    """A listener that keeps warnings, and nothing else."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warn(self, text: str) -> None:
-        self.texts.append(text)
-
-    def stage(self, text: str) -> None: ...
-
-    def advance(self, done: int, total: int) -> None: ...
-
-    def start(self, total_steps: int, done_steps: int) -> None: ...
-
-    def step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def epoch(self, record: EpochRecord) -> None: ...
 
 
 Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
@@ -156,17 +131,17 @@ def _make_potential(
     config: RunConfig, data: RunData, listener: Listener, *, force: bool
 ) -> tuple[Potential, dict[str, Any]] | None:
     """A trained and fitted potential, and how it came to be."""
-    head, record = config.model.head, dict[str, Any]()
+    stages, record = config.model.head.stages, dict[str, Any]()
     potential, trained = _backbone(config, data, listener, force=force)
     if trained is not None:
         record["training"] = _training_record(trained)
-    if head.trained in ("from_backbone", "after_backbone"):
+    if config.model.head.trains_on_backbone:
         potential, trained = _train_head(config, potential, data, listener, force=force)
         record["head_training"] = _training_record(trained)
     if trained is not None and not trained.is_main_process:
         return None
-    if head.trained == "solved":
-        potential, record["fit"] = _fit_head(config, potential, data, listener)
+    if "solve" in stages:
+        potential, record["fit"] = _solve_head(config, potential, data, listener)
     return potential, record
 
 
@@ -177,7 +152,7 @@ def _backbone(
 
     No training where there is nothing to train: a backbone from a file, or one without weights.
     """
-    two_stages = config.model.head.trained != "with_backbone"
+    two_stages = config.model.head.takes_backbone
     if config.backbone_from is not None:
         return _backbone_from(config, config.backbone_from, data.statistics), None
     model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
@@ -219,7 +194,7 @@ def _same_weights(one: BackboneConfig, other: BackboneConfig) -> bool:
 def _train_head(
     config: RunConfig, backbone: Potential, data: RunData, listener: Listener, *, force: bool
 ) -> tuple[Potential, TrainingResult]:
-    frozen = config.model.head.trained == "after_backbone"
+    frozen = "head" in config.model.head.stages
     listener.stage("training the head" if frozen else "training backbone and head")
     potential = backbone.with_head(config.model.head)
     _initialize_head(potential, data.train)
@@ -229,24 +204,19 @@ def _train_head(
     return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
 
 
-def _fit_head(
+def _solve_head(
     config: RunConfig, backbone: Potential, data: RunData, listener: Listener
 ) -> tuple[Potential, dict[str, Any]]:
-    from sigmaff.training.fits import fit_head
-
     listener.stage("fitting the head")
     started = time.monotonic()
-    potential, result = fit_head(
-        backbone, config.model.head, data.train, data.validation, seed=config.seed, progress=listener.advance
-    )
-    return potential, result | {"seconds": time.monotonic() - started}
+    head, seed = config.model.head, config.seed
+    potential, summary = solve_head(backbone, head, data.train, data.validation, seed=seed, listener=listener)
+    return potential, asdict(summary) | {"seconds": time.monotonic() - started}
 
 
 def _initialize_head(potential: Potential, train: GraphDataset) -> None:
     """Inducing points on the embeddings of the training structures."""
-    from sigmaff.training.rows import node_features
-
-    potential.head.initialize(*node_features(potential.eval(), train))
+    potential.head.initialize(*LabelledObservations(potential.eval(), train).embeddings())
 
 
 def _train(
@@ -261,7 +231,7 @@ def _train(
 ) -> TrainingResult:
     from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
 
-    return train(potential, data.train, data.validation, training, directory, seed=seed, progress=listener, force=force)
+    return train(potential, data.train, data.validation, training, directory, seed=seed, listener=listener, force=force)
 
 
 def _training_record(result: TrainingResult) -> dict[str, Any]:

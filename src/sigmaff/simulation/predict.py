@@ -1,6 +1,5 @@
 """Predictions for whole files of structures."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ase import Atoms
@@ -10,6 +9,7 @@ from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import atomic_write
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Predictor, split_prediction
+from sigmaff.progress import Listener
 from sigmaff.simulation.results import PerAtom, Value, finite_results, with_results
 
 FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
@@ -24,11 +24,12 @@ def predict_structures(
     dataset: GraphDataset,
     batch_size: int,
     forces_std: ForceStdMethod,
-    progress: Callable[[int, int], None],
+    listener: Listener | None = None,
     *,
     per_atom: PerAtom = "arrays",
 ) -> list[Atoms]:
     """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
+    listener = listener or Listener()
     frames: list[Atoms] = []
     batch_size = dataset.batch_size(batch_size)
     for start in range(0, len(dataset), batch_size):
@@ -39,7 +40,7 @@ def predict_structures(
             atoms = dataset.structures.structures[index]
             results = _results(dataset, index, prediction)
             frames.append(with_results(atoms, results, per_atom=per_atom))
-        progress(len(frames), len(dataset))
+        listener.advance(len(frames), len(dataset))
     return frames
 
 

@@ -2,13 +2,12 @@
 
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.schedule import CosineSchedule, ExponentialSchedule
-from sigmaff.training.state import EpochRecord, Progress, TrainingDivergedError, TrainingResult
+from sigmaff.training.state import EpochRecord, TrainingDivergedError, TrainingResult
 
 __all__ = [
     "CosineSchedule",
     "EpochRecord",
     "ExponentialSchedule",
-    "Progress",
     "TrainingConfig",
     "TrainingDivergedError",
     "TrainingResult",

@@ -1,7 +1,6 @@
-"""Checkpoints: all that a training needs to go on as if it had never stopped, in one safetensors file.
+"""Checkpoints: all that a training needs to resume exactly, in one safetensors file.
 
-Numbers are JSON in the file's metadata, so reading one never executes code. A file is written whole or not
-at all.
+Numbers are JSON in the file's metadata, so reading one never executes code. Writes are atomic.
 """
 
 import hashlib
@@ -17,8 +16,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from sigmaff.data import GraphDataset
-from sigmaff.errors import ConfigError, ModelFileError
-from sigmaff.files import atomic_write
+from sigmaff.errors import ModelFileError
+from sigmaff.files import atomic_write, changes, flatten, refuse_changes
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
@@ -85,11 +84,9 @@ def identify(
     config: TrainingConfig,
     seed: int,
 ) -> dict[str, Any]:
-    """What makes a run this run: settings by name, data and starting weights by digest."""
+    """The identity of a run: settings by name, data and starting weights by digest."""
     return {
-        "seed": seed,
-        **flatten("training", config.trajectory()),
-        **flatten("model", potential.config.model_dump(mode="json")),
+        **flatten({"seed": seed, "training": config.trajectory(), "model": potential.config.model_dump(mode="json")}),
         "reference energies and scale": _digest([json.dumps(potential.statistics.to_dict()).encode()]),
         "starting weights": weights_digest(potential.state_dict()),
         "training set": _digest(_data_bytes(train_set)),
@@ -97,33 +94,14 @@ def identify(
     }
 
 
-def check_identity(path: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that another configuration or other data began."""
-    changed = [key for key in {**was, **now} if was.get(key) != now.get(key)]
-    if changed:
-        lines = [f"  {_change(key, was.get(key), now.get(key))}" for key in changed]
-        raise ConfigError(
-            f"{path} belongs to another run:\n"
-            + "\n".join(lines)
-            + "\nUndo the change to resume it, use another directory, or start anew here with --force."
-        )
+def check_identity(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise an error if another configuration or other data began the run."""
+    remedy = "undo the change to resume it, use another directory, or start anew here with --force"
+    refuse_changes(path, changes(before, now), remedy)
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
     return _digest(part for name in sorted(weights) for part in (name.encode(), _bytes(weights[name])))
-
-
-def _change(key: str, was: Any, now: Any) -> str:
-    is_digest = key.startswith(("reference", "starting", "training set", "validation set"))
-    return f"{key} changed" if is_digest else f"{key}: was {was}, now {now}"
-
-
-def flatten(prefix: str, values: Any) -> dict[str, Any]:
-    """The leaves of nested mappings by dotted name, such as ``training.batch_size``."""
-    if not isinstance(values, dict):
-        return {prefix: values}
-    dotted = f"{prefix}." if prefix else ""
-    return {key: leaf for name, value in values.items() for key, leaf in flatten(f"{dotted}{name}", value).items()}
 
 
 def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes]:

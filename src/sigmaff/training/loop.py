@@ -8,7 +8,7 @@ import atexit
 import math
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,9 @@ from torch.optim import AdamW
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.files import folder_lock
 from sigmaff.models import Potential
+from sigmaff.progress import Listener
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
     check_identity,
@@ -37,8 +39,6 @@ from sigmaff.training.logs import MetricsLog
 from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
 from sigmaff.training.state import (
     EpochRecord,
-    Progress,
-    Quiet,
     StoppedBecause,
     TrainingDivergedError,
     TrainingResult,
@@ -54,7 +54,7 @@ def train(
     directory: Path,
     *,
     seed: int,
-    progress: Progress | None = None,
+    listener: Listener | None = None,
     force: bool = False,
 ) -> TrainingResult:
     """Train a potential in place, to the averaged weights of the epoch with the lowest validation loss.
@@ -72,6 +72,7 @@ def train(
         atexit.register(_leave_group)  # a later training of this process may still use the group
     directory.mkdir(parents=True, exist_ok=True)
     with (
+        folder_lock(directory, wait=False) if fabric.is_global_zero else nullcontext(),
         StopRequest() as stop,
         _threads(config.threads),
         _random_state(fabric.device),
@@ -80,9 +81,9 @@ def train(
         training = Training(fabric, potential, train_set, validation_set, config, directory, seed, stop)
         training.resume(force=force)
         if not fabric.is_global_zero:
-            return training.run(Quiet(), None)
+            return training.run(Listener(), None)
         with closing(MetricsLog(directory, training.state.history, tensorboard=config.tensorboard)) as log:
-            return training.run(progress or Quiet(), log)
+            return training.run(listener or Listener(), log)
 
 
 def _fabric(config: TrainingConfig) -> Fabric:
@@ -126,6 +127,7 @@ class Training:
         self.state = TrainingState()
         self.began = 0.0  # by the clock
         self.saved = 0.0  # seconds of the run at its last checkpoint
+        self.note = ""  # of the last validation
         self.n_atoms = torch.tensor([len(atoms) for atoms in train_set.structures.structures])
         self.n_batches = math.ceil(len(train_set) / config.batch_size)
         self.total_steps = self.n_batches * config.max_epochs
@@ -169,26 +171,28 @@ class Training:
         restore_optimizer(self.optimizer, tensors["moments"])
         self.state = state
 
-    def run(self, progress: Progress, log: MetricsLog | None) -> TrainingResult:
+    def run(self, listener: Listener, log: MetricsLog | None) -> TrainingResult:
         """Epochs until there is a reason to stop; then the best weights."""
         self.began = time.monotonic() - self.state.seconds
         self.saved = self.state.seconds
-        progress.start(self.total_steps, self.state.step)
+        step = self.state.step
+        listener.advance(step, self.total_steps, f"resuming from step {step} of {self.total_steps}" if step else "")
         while (reason := self.state.stopped_because(self.config)) is None:
-            self._train_epoch(progress)
+            self._train_epoch(listener)
             record = self._close_epoch()
             if self.state.add(record):
                 self.best = {name: value.clone() for name, value in self.average.values.items()}
             if log is not None:
                 log.write(record)
-            progress.epoch(record)
+            self.note = record.note or self.note
+            listener.advance(self.state.step, self.total_steps, self.note)
             self._save()
             if any(self._agree(float(self.stop.received))):
                 raise self._interruption()
         assign(self.average.weights, self.best)
         return self._result(reason)
 
-    def _train_epoch(self, progress: Progress) -> None:
+    def _train_epoch(self, listener: Listener) -> None:
         """The batches left of an epoch, up to its end or that of the time."""
         state = self.state
         batches = epoch_batches(len(self.train_set), self.n_batches, self.seed, state.epoch)
@@ -199,7 +203,8 @@ class Training:
             state.loss_sum += loss
             state.batch += 1
             state.step += 1
-            progress.step(state.epoch + 1, state.step, loss)
+            note = self.note or f"epoch {state.epoch + 1}, loss {loss:.4f}"
+            listener.advance(state.step, self.total_steps, note)
             if stop or state.seconds - self.saved > 60 * self.config.checkpoint_minutes:
                 self._save()
             if stop:

@@ -1,7 +1,7 @@
 """Where a training is, what it has seen, and when it is over."""
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from sigmaff.errors import SigmaffError
 from sigmaff.training.config import TrainingConfig
@@ -25,6 +25,14 @@ class EpochRecord:
     energy_mae: float | None = None  # eV
     forces_mae: float | None = None  # eV/Å
     seconds: float  # since the start, pauses between resumptions left out
+
+    @property
+    def note(self) -> str:
+        """The validation errors in one line; empty where none was made."""
+        if self.energy_mae is None:
+            return ""
+        forces = "" if self.forces_mae is None else f", F {1000 * self.forces_mae:.1f} meV/Å"
+        return f"epoch {self.epoch}: validation MAE E {1000 * self.energy_mae:.2f} meV{forces}"
 
 
 @dataclass(kw_only=True)
@@ -84,23 +92,3 @@ class TrainingResult:
     seconds: float
     stopped_because: StoppedBecause
     is_main_process: bool  # the one process of a distributed training that should write files
-
-
-class Progress(Protocol):
-    """Who is told how a training goes."""
-
-    def start(self, total_steps: int, done_steps: int) -> None: ...
-
-    def step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def epoch(self, record: EpochRecord) -> None: ...
-
-
-class Quiet:
-    """Tells nobody."""
-
-    def start(self, total_steps: int, done_steps: int) -> None: ...
-
-    def step(self, epoch: int, step: int, loss: float) -> None: ...
-
-    def epoch(self, record: EpochRecord) -> None: ...

@@ -1,7 +1,8 @@
 """A directory of generated structures: one file per molecule, so that what is done stays done."""
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import ase.io
 from ase import Atoms
+from pydantic import Field
 
-from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import atomic_write, folder_lock, holds_files, write_json
+from sigmaff.files import RunFile, RunFolder, atomic_write, write_json
+from sigmaff.progress import Listener
 from sigmaff.tasks import Outcome, run_tasks
 from sigmaff_paper.qm7x_like.config import GenerateConfig
 from sigmaff_paper.qm7x_like.conformers import require_rdkit
@@ -23,8 +25,23 @@ if TYPE_CHECKING:
 
 Counts = dict[str, int]
 
-LIMITS: dict[str, Any] = {"time_limit": True, "geometry": {"time_limit"}, "engine": {"time_limit"}}
-"""Settings that decide what is given up, not what is made."""
+
+class GenerateFile(RunFile):
+    """``generate.json``: how the structures of a directory are made."""
+
+    settings: GenerateConfig
+    versions: dict[str, str] = Field(
+        default_factory=lambda: {name: version(name) for name in ("sigmaff", "ase", "numpy", "rdkit", "tblite")}
+    )
+    molecules: tuple[str, ...]  # SMILES
+    counts: Counts | None = None  # None: not finished
+
+    def identity(self) -> dict[str, Any]:
+        """Without the time limits, which decide what is given up, not what is made."""
+        limits: dict[str, bool | set[str]] = {"time_limit": True, "geometry": {"time_limit"}, "engine": {"time_limit"}}
+        settings = self.settings.model_dump(mode="json", exclude=limits)
+        digest = hashlib.sha256("\n".join(self.molecules).encode()).hexdigest()
+        return settings | {"n_molecules": len(self.molecules), "molecules": digest}
 
 
 def generate(
@@ -32,20 +49,22 @@ def generate(
     smiles: Sequence[str],
     config: GenerateConfig,
     client: "Client",
-    progress: Callable[[int, int], None],
+    listener: Listener | None = None,
 ) -> Counts:
-    """Structures of all molecules, or those that lack after an interruption, into the directory.
+    """Write structures of all molecules to the directory. Call it again to resume.
 
-    equilibrium.extxyz and nonequilibrium.extxyz hold them in the order of the SMILES; failures.json what failed.
-    progress: molecules done, and all.
+    ``equilibrium.extxyz`` and ``nonequilibrium.extxyz`` hold them in the order of the SMILES, ``failures.json`` what
+    failed.
     """
     require_rdkit()
-    with folder_lock(directory, wait=False):
-        _claim(directory, smiles, config)
+    listener = listener or Listener()
+    folder = RunFolder(directory, "generate.json", "choose another directory")
+    with folder.lock():
+        run = folder.claim(GenerateFile(settings=config, molecules=tuple(smiles)))
         failures = _read_failures(directory)
         missing = [index for index, text in enumerate(smiles) if not _is_done(directory, index, text, failures)]
         done = len(smiles) - len(missing)
-        progress(done, len(smiles))
+        listener.advance(done, len(smiles))
         task, pieces = partial(make_structures, config=config), [smiles[index] for index in missing]
         for outcome in run_tasks(task, pieces, client, time_limit=config.time_limit):
             product = _product(outcome, pieces[outcome.index])
@@ -54,8 +73,10 @@ def generate(
             if product.structures:
                 _write(_molecule_file(directory, missing[outcome.index]), product.structures)
             done += 1
-            progress(done, len(smiles))
-        return _gather(directory, smiles, config, failures)
+            listener.advance(done, len(smiles))
+        counts = _gather(directory, len(smiles), failures)
+        folder.write(run.model_copy(update={"settings": config, "counts": counts}))
+        return counts
 
 
 def _product(outcome: Outcome[Product], smiles: str) -> Product:
@@ -71,9 +92,9 @@ def _is_done(directory: Path, index: int, smiles: str, failures: Sequence[Failur
     return hopeless or _molecule_file(directory, index).exists()
 
 
-def _gather(directory: Path, smiles: Sequence[str], config: GenerateConfig, failures: Sequence[Failure]) -> Counts:
+def _gather(directory: Path, n_molecules: int, failures: Sequence[Failure]) -> Counts:
     write_json(directory / "failures.json", [asdict(failure) for failure in failures], force=True)
-    structures = list(_read_all(directory, len(smiles)))
+    structures = list(_read_all(directory, n_molecules))
     counts = {"molecules": len({atoms.info["smiles"] for atoms in structures})}
     for kind in (EQUILIBRIUM, NONEQUILIBRIUM):
         chosen = [atoms for atoms in structures if atoms.info["kind"] == kind]
@@ -81,7 +102,6 @@ def _gather(directory: Path, smiles: Sequence[str], config: GenerateConfig, fail
         if chosen:
             _write(directory / f"{kind}.extxyz", chosen)
     counts["failures"] = len(failures)
-    write_json(directory / "generate.json", _record(smiles, config) | {"counts": counts}, force=True)
     return counts
 
 
@@ -103,45 +123,3 @@ def _molecule_file(directory: Path, index: int) -> Path:
 def _read_failures(directory: Path) -> list[Failure]:
     path = directory / "failures.json"
     return [Failure(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
-
-
-def _record(smiles: Sequence[str], config: GenerateConfig) -> dict[str, Any]:
-    packages = ("sigmaff", "ase", "numpy", "rdkit", "tblite")
-    return {
-        "settings": config.model_dump(mode="json"),
-        "versions": {name: version(name) for name in packages},
-        "molecules": list(smiles),
-    }
-
-
-def _claim(directory: Path, smiles: Sequence[str], config: GenerateConfig) -> None:
-    """The directory is this generation's own, from now on or since before."""
-    path = directory / "generate.json"
-    if not path.exists():
-        if holds_files(directory):
-            raise ConfigError(f"{directory} is not empty, and nothing was generated there; choose another directory")
-        write_json(path, _record(smiles, config))
-        return
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        settings, molecules = GenerateConfig.model_validate(before["settings"]), before["molecules"]
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path} is not the record of a generation; choose another directory") from None
-    changes = _changes(settings, config)
-    if molecules != list(smiles):
-        changes.append(f"molecules: were {len(molecules)}, now {len(smiles)} and not the same")
-    if changes:
-        raise ConfigError(f"{directory} was generated in another way ({'; '.join(changes)}); choose another directory")
-
-
-def _changes(before: GenerateConfig, now: GenerateConfig) -> list[str]:
-    old, new = map(_settings, (before, now))
-    return [f"{name}: was {old[name]}, now {new[name]}" for name in old if old[name] != new[name]]
-
-
-def _settings(config: GenerateConfig) -> dict[str, Any]:
-    """By name; those of an engine with its name before."""
-    values = config.model_dump(mode="json", exclude=LIMITS)
-    for part in ("geometry", "engine"):
-        values |= {f"{part}.{name}": value for name, value in values.pop(part).items()}
-    return values

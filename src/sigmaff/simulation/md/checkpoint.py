@@ -1,9 +1,9 @@
-"""What a run keeps in its directory to go on from, and what it says of itself there."""
+"""Checkpoint and summary files of an MD run."""
 
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -11,15 +11,15 @@ from zipfile import BadZipFile
 import numpy as np
 from ase import Atoms
 
-from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import atomic_write, holds_files, write_json
+from sigmaff.errors import DataError
+from sigmaff.files import RunFile, RunFolder, atomic_write
 from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
-from sigmaff.simulation.md.replica import Origin, Record, State
+from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
-SUMMARY, CHECKPOINT = "md.json", "checkpoint.npz"
+CHECKPOINT = "checkpoint.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,63 +54,39 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     return Checkpoint(sizes=content["sizes"], memories=content["memories"], histories=histories)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What a run is: the settings that decide its trajectories, and the limit it keeps."""
+class Summary(RunFile):
+    """``md.json``: the run that a directory belongs to, its limit on σ, and what became of its replicas."""
 
-    settings: dict[str, Any]
+    finished: bool = False
+    steps: int
     threshold: Threshold | None
+    replicas: tuple[dict[str, Any], ...] = ()
+    settings: dict[str, Any]  # that decide the trajectories
 
-    def write(self, directory: Path, config: MDConfig, replicas: Sequence[tuple[Origin, Record]]) -> None:
-        content = {
-            "finished": bool(replicas),
-            "steps": config.steps,
-            "threshold": None if self.threshold is None else asdict(self.threshold),
-            "replicas": [asdict(origin) | asdict(record) for origin, record in replicas],
-            "settings": self.settings,
-        }
-        write_json(directory / SUMMARY, content, force=True)
+    def identity(self) -> dict[str, Any]:
+        return {**self.settings, **self.settings["config"], "config": {}}
+
+
+def run_folder(directory: Path) -> RunFolder:
+    return RunFolder(directory, "md.json", "choose another directory, or remove it")
 
 
 def open_run(
     directory: Path, model: Predictor, structures: Sequence[Atoms], config: MDConfig, calibration: Scores | None
 ) -> Summary:
-    """The run of this directory, which must be the same one if there is one."""
+    """Begin or resume the run of this directory. One that ended before its first checkpoint begins anew."""
     settings = {
         "config": config.model_dump(mode="json", exclude={"steps", "checkpoint_every"}),
         "model": _model_digest(model),
         "starts": _starts_digest(structures),
         "calibration_structures": None if calibration is None else len(calibration),
     }
-    path = directory / SUMMARY
-    if path.exists() and (directory / CHECKPOINT).exists():
-        return _same_run(path, settings)
-    if not path.exists() and holds_files(directory):
-        raise ConfigError(f"{directory} holds other files and no run; choose another directory, or an empty one")
-    summary = Summary(settings=settings, threshold=choose_threshold(config, calibration))
-    summary.write(directory, config, [])
-    return summary
-
-
-def _same_run(path: Path, settings: dict[str, Any]) -> Summary:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        before = content["settings"]
-        threshold = None if content["threshold"] is None else Threshold(**content["threshold"])
-    except (ValueError, LookupError, TypeError):
-        raise DataError(f"{path} is not what a run wrote; remove {path.parent} to start anew") from None
-    if changed := _changes(before, settings):
-        raise ConfigError(
-            f"{path.parent} holds a run with other settings ({'; '.join(changed)}); "
-            "choose another directory, or remove it"
-        )
-    return Summary(settings=before, threshold=threshold)
-
-
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    old, new = ({**settings, **settings["config"]} for settings in (before, now))
-    names = sorted((old.keys() | new.keys()) - {"config"})
-    return [f"{name}: was {old.get(name)}, now {new.get(name)}" for name in names if old.get(name) != new.get(name)]
+    folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
+    threshold = None if has_checkpoint else choose_threshold(config, calibration)
+    summary = Summary(steps=config.steps, threshold=threshold, settings=settings)
+    if folder.file.exists() and not has_checkpoint:
+        folder.write(summary)
+    return folder.claim(summary)
 
 
 def _model_digest(model: Predictor) -> str:

@@ -1,7 +1,7 @@
 """Guarded molecular dynamics: many replicas in one batch, each stopped where its σ says that the model is lost."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,29 +10,18 @@ from ase.data import chemical_symbols
 from ase.io import read
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.files import folder_lock
 from sigmaff.models import Model
 from sigmaff.models.prediction import ForceStdMethod, Predictor
-from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint
+from sigmaff.progress import Listener
+from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftMonitor
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
 from sigmaff.simulation.md.prediction_server import Broken, Question, answers
 from sigmaff.simulation.md.replica import Origin, Record, Replica
+from sigmaff.simulation.md.status import StatusNote
 from sigmaff.simulation.md.threshold import Scores, Threshold
-
-
-@dataclass(frozen=True, kw_only=True)
-class MDStatus:
-    """How far a run is."""
-
-    step: int  # of the replica that is least far
-    steps: int
-    running: int  # replicas
-    replicas: int
-    forces_std: float | None  # eV/Å, largest of all replicas at the last look
-    threshold: float | None  # eV/Å
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +49,7 @@ def run_md(
     structures: Sequence[Atoms],
     config: MDConfig,
     directory: Path,
-    progress: Callable[[MDStatus], None] = lambda status: None,
+    listener: Listener | None = None,
     *,
     calibration: Scores | None = None,
 ) -> MDResult:
@@ -71,11 +60,11 @@ def run_md(
     and for the drift monitor, which is silent without them.
     """
     _check_starts(structures, model, config)
-    with folder_lock(directory, wait=False):
+    with run_folder(directory).lock():
         summary = open_run(directory, model, structures, config, calibration)
         run = _Run(model, structures, config, summary, directory, calibration)
         try:
-            run.go(progress)
+            run.go(listener or Listener())
         finally:
             run.close()
     crossings = directory / CROSSINGS
@@ -103,7 +92,8 @@ class _Run:
     ) -> None:
         self.model, self.config, self.summary, self.directory = model, config, summary, directory
         self.limit = None if summary.threshold is None else summary.threshold.value
-        self.last_std: float | None = None
+        self.note = StatusNote(self.limit)
+        self.last_std: float | None = None  # eV/Å, largest of all replicas since the last report
         saved = read_checkpoint(directory)
         self.output = Output(directory, None if saved is None else saved.sizes)
         self.replicas = [
@@ -117,20 +107,25 @@ class _Run:
                     replica.record.ending = replica.record.ended_at = None
         self.is_new = saved is None
 
-    def go(self, progress: Callable[[MDStatus], None]) -> None:
+    def go(self, listener: Listener) -> None:
         if self.is_new:
             self._begin()
             self._save()
+        elif running := [replica.step for replica in self.replicas if replica.running]:
+            step, steps = min(running), self.config.steps
+            listener.advance(step, steps, f"resuming from step {step} of {steps}")
         n_done = 0
         while any(replica.running for replica in self.replicas):
             self._advance()
             n_done += 1
             if n_done % self.config.checkpoint_every == 0:
                 self._save()
-            progress(self._status())
+            self._report(listener)
         if n_done or self.is_new:
             self._save()
-        self.summary.write(self.directory, self.config, [(r.origin, r.record) for r in self.replicas])
+        ends = tuple(asdict(replica.origin) | asdict(replica.record) for replica in self.replicas)
+        summary = self.summary.model_copy(update={"finished": True, "steps": self.config.steps, "replicas": ends})
+        run_folder(self.directory).write(summary)
 
     def close(self) -> None:
         for replica in self.replicas:
@@ -237,17 +232,12 @@ class _Run:
             self.output.append_frame(BROKEN, replica.atoms, {}, replica.frame_info(reason=broken.reason))
         replica.end(broken.reason, broken.message)
 
-    def _status(self) -> MDStatus:
+    def _report(self, listener: Listener) -> None:
         running = [replica for replica in self.replicas if replica.running]
-        largest, self.last_std = self.last_std, None
-        return MDStatus(
-            step=min((replica.step for replica in running), default=self.config.steps),
-            steps=self.config.steps,
-            running=len(running),
-            replicas=len(self.replicas),
-            forces_std=largest,
-            threshold=self.limit,
-        )
+        step = min((replica.step for replica in running), default=self.config.steps)
+        note = self.note.text(len(running), len(self.replicas), self.last_std)
+        self.last_std = None
+        listener.advance(step, self.config.steps, note)
 
     def _save(self) -> None:
         saved = [replica.saved() for replica in self.replicas]
