@@ -59,6 +59,7 @@ from sigmaff.heads import DeterministicConfig, EvidentialConfig, SVGPConfig
 from sigmaff.models import Ensemble, Potential
 from sigmaff.models.file import read_header
 from sigmaff.models.prediction import UNCALIBRATED
+from sigmaff.progress import Listener
 from sigmaff.simulation import Calculator
 from training_case import labelled_structures
 
@@ -232,7 +233,7 @@ def test_a_whirl_drives_a_simulation():
         n_components=3,
         n_loops=1,
         nve_ps=0.2,
-        progress=lambda done, total: None,
+        listener=Listener(),
     )
     assert finding.verdict == "fails"
     assert finding.numbers["drift"] > finding.tolerances["drift"].approximately

@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import contract
+from listeners import Remembering
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation import Evaluation, calibrate_evaluation, evaluate, evaluate_predictor, summarize
@@ -149,15 +150,11 @@ def test_errors_of_a_stiffer_potential_are_known() -> None:
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
 def test_batches_do_not_matter(batch_size: int) -> None:
     structures = random_clusters(6, 23)
-    done: list[tuple[int, int]] = []
+    listener = Remembering()
     evaluation = evaluate_predictor(
-        HarmonicPairs(),
-        labelled(structures),
-        name="set",
-        batch_size=batch_size,
-        progress=lambda n, total: done.append((n, total)),
+        HarmonicPairs(), labelled(structures), name="set", batch_size=batch_size, listener=listener
     )
-    assert done == [(n, 23) for n in [*range(batch_size, 23, batch_size), 23]]
+    assert listener.advances == [(n, 23) for n in [*range(batch_size, 23, batch_size), 23]]
     assert evaluation.n_structures == 23
     centered = [atoms.positions - atoms.positions.mean(0) for atoms in structures]
     assert evaluation.positions == pytest.approx(np.concatenate(centered))

@@ -16,9 +16,9 @@ from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.models import Model
+from sigmaff.progress import Listener
 
-Progress = Callable[[int, int], None]
-Measurement = Callable[[Progress], Finding]
+Measurement = Callable[[Listener], Finding]
 
 
 class AuditConfig(BaseModel):
@@ -62,8 +62,7 @@ def audit(
     ood: LabelledStructures | None = None,
     backbone: Model | None = None,
     options: AuditConfig = FULL,
-    stage: Callable[[str], None] = lambda text: None,
-    progress: Progress = lambda done, total: None,
+    listener: Listener | None = None,
 ) -> Audit:
     """Measure every desideratum. One that cannot be measured is a finding that says why.
 
@@ -75,12 +74,13 @@ def audit(
     """
     if not structures:
         raise DataError("an audit needs at least one structure of a kind that the model knows")
+    listener = listener or Listener()
     measurements = _measurements(subject, list(structures)[: options.n_structures], options, backbone)
     measurements |= _measurements_on_data(subject, structures[0], options, data, ood, backbone)
     findings = []
     for name in DESIDERATA:
-        stage(f"{subject.name}: {name.lower()}")
-        findings.append(_measured(name, measurements[name], progress))
+        listener.stage(f"{subject.name}: {name.lower()}")
+        findings.append(_measured(name, measurements[name], listener))
     return Audit(name=subject.name, findings=tuple(findings))
 
 
@@ -94,18 +94,18 @@ def _measurements(
         return np.random.default_rng(options.seed)
 
     return {
-        symmetry.NAME: lambda progress: symmetry.measure(subject, structures, random(), n_repeats=options.n_operations),
-        conservation.NAME: lambda progress: conservation.measure(
+        symmetry.NAME: lambda listener: symmetry.measure(subject, structures, random(), n_repeats=options.n_operations),
+        conservation.NAME: lambda listener: conservation.measure(
             subject,
             structures,
             random(),
             n_components=options.n_components,
             n_loops=options.n_loops,
             nve_ps=options.nve_ps,
-            progress=progress,
+            listener=listener,
         ),
-        locality.NAME: lambda progress: locality.measure(subject, structures, n_copies=options.n_copies),
-        speed.NAME: lambda progress: speed.measure(subject, structures, backbone, n_rounds=options.n_rounds),
+        locality.NAME: lambda listener: locality.measure(subject, structures, n_copies=options.n_copies),
+        speed.NAME: lambda listener: speed.measure(subject, structures, backbone, n_rounds=options.n_rounds),
     }
 
 
@@ -120,33 +120,33 @@ def _measurements_on_data(
     size = options.batch_size
 
     @cache
-    def own(progress: Progress) -> Evaluation | None:
-        return None if data is None else evaluate_subject(subject, data, batch_size=size, progress=progress)
+    def own(listener: Listener) -> Evaluation | None:
+        return None if data is None else evaluate_subject(subject, data, batch_size=size, listener=listener)
 
-    def accurate(progress: Progress) -> Finding:
+    def accurate(listener: Listener) -> Finding:
         reference = None
         if data is not None and backbone is not None and subject.model is not None:
-            reference = evaluate_in_batches(backbone, data, batch_size=size, progress=progress)
-        return accuracy.measure(own(progress), reference)
+            reference = evaluate_in_batches(backbone, data, batch_size=size, listener=listener)
+        return accuracy.measure(own(listener), reference)
 
-    def confident(progress: Progress) -> Finding:
+    def confident(listener: Listener) -> Finding:
         answer = ask(subject, atoms, with_forces_std=True)
         if answer.energy_std is None and answer.forces_std is None:
             return confidence.NO_STD
         if ood is None:
-            return confidence.measure(own(progress), None)
+            return confidence.measure(own(listener), None)
         try:
-            other = evaluate_subject(subject, ood, batch_size=size, progress=progress)
+            other = evaluate_subject(subject, ood, batch_size=size, listener=listener)
         except SigmaffError as error:
-            finding = confidence.measure(own(progress), None)
+            finding = confidence.measure(own(listener), None)
             return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
-        return confidence.measure(own(progress), other)
+        return confidence.measure(own(listener), other)
 
     return {accuracy.NAME: accurate, confidence.NAME: confident}
 
 
-def _measured(name: str, measure: Measurement, progress: Progress) -> Finding:
+def _measured(name: str, measure: Measurement, listener: Listener) -> Finding:
     try:
-        return measure(progress)
+        return measure(listener)
     except SigmaffError as error:
         return not_applicable(name, f"It cannot be measured: {error}")

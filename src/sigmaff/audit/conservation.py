@@ -1,6 +1,6 @@
 """Desideratum 2: forces are the slope of the energy; closed paths yield no work and the total energy is constant."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from sigmaff.audit.finding import Finding, judged, line
 from sigmaff.audit.subject import Subject, ask
 from sigmaff.errors import DataError
 from sigmaff.evaluation.metrics import FloatArray, rmse
+from sigmaff.progress import Listener
 
 NAME = "Energy conservation"
 LOOP_RADIUS = 0.03  # Å, rms over the coordinates
@@ -55,13 +56,13 @@ def measure(
     n_components: int,
     n_loops: int,
     nve_ps: float,
-    progress: Callable[[int, int], None],
+    listener: Listener,
 ) -> Finding:
     """Forces against differences and work around loops on every structure, a run from the first one."""
     rounding = energy_rounding(subject, structures[0], rng)
     deviation, differences_rounding = _against_differences(subject, structures, rng, rounding, n_components)
     work = max(_random_loop(subject, atoms, rng) for atoms in structures for _ in range(n_loops))
-    run = nve(subject, structures[0], rng, nve_ps, progress)
+    run = nve(subject, structures[0], rng, nve_ps, listener)
     numbers: dict[str, float | None] = {
         "forces_against_differences": max(0.0, deviation - 3.0 * differences_rounding),
         words.DIFFERENCES: deviation,
@@ -169,7 +170,7 @@ def nve(
     atoms: Atoms,
     rng: np.random.Generator,
     picoseconds: float,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener | None = None,
 ) -> Run:
     """Velocity Verlet from a thermal start. It ends early where the structure can no longer be predicted."""
     structure = atoms.copy()
@@ -191,7 +192,7 @@ def nve(
         except Exception as error:  # of the model, or of another program
             stopped = f"after {TIME_STEP * step:g} fs: {error}"
             break
-        progress(step + 1, n_steps)
+        (listener or Listener()).advance(step + 1, n_steps)
     energies = [energy for energy in energies if np.isfinite(energy)]
     times = 1e-3 * TIME_STEP * np.arange(1, len(energies) + 1, dtype=np.float64)
     return Run(picoseconds=times, energy=np.array(energies), stopped=stopped)

@@ -1,7 +1,7 @@
 """Evaluate a subject on labelled structures: our models in batches, other calculators one structure at a time."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,35 +14,34 @@ from sigmaff.evaluation.evaluate import Evaluation, evaluate
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.models import Model
 from sigmaff.models.prediction import Provenance
-
-Progress = Callable[[int, int], None]
+from sigmaff.progress import Listener
 
 
 def evaluate_subject(
-    subject: Subject, structures: LabelledStructures, *, batch_size: int, progress: Progress
+    subject: Subject, structures: LabelledStructures, *, batch_size: int, listener: Listener
 ) -> Evaluation:
     """Errors and σ, raw and with the calibrations of our models."""
     if subject.model is None:
-        return _one_by_one(subject, structures, progress)
-    return evaluate_in_batches(subject.model, structures, batch_size=batch_size, progress=progress)
+        return _one_by_one(subject, structures, listener)
+    return evaluate_in_batches(subject.model, structures, batch_size=batch_size, listener=listener)
 
 
 def evaluate_in_batches(
-    model: Model, structures: LabelledStructures, *, batch_size: int, progress: Progress
+    model: Model, structures: LabelledStructures, *, batch_size: int, listener: Listener
 ) -> Evaluation:
     """Errors are undefined if there are elements that the model does not know."""
     dataset, name = foreign_dataset(model, structures), Path(structures.source).stem
-    return evaluate(model, dataset, name=name, batch_size=batch_size, progress=progress)
+    return evaluate(model, dataset, name=name, batch_size=batch_size, listener=listener)
 
 
-def _one_by_one(subject: Subject, structures: LabelledStructures, progress: Progress) -> Evaluation:
+def _one_by_one(subject: Subject, structures: LabelledStructures, listener: Listener) -> Evaluation:
     answers, began = [], time.perf_counter()
     for index, atoms in enumerate(structures.structures):
         try:
             answers.append(ask(subject, atoms, with_forces_std=True))
         except DataError as error:
             raise DataError(f"{structures.frame_name(index)}: {error}") from error
-        progress(index + 1, len(structures))
+        listener.advance(index + 1, len(structures))
     seconds = (time.perf_counter() - began) / len(structures)
     energy_std = _stds([answer.energy_std for answer in answers])
     sizes = [len(atoms) for atoms in structures.structures]

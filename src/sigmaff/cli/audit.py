@@ -68,8 +68,7 @@ def audit(
                     ood=other,
                     backbone=reference,
                     options=options,
-                    stage=terminal.stage,
-                    progress=terminal.advance,
+                    listener=terminal,
                 )
             )
             _write(audits, json_output, html, markdown)  # after each subject: an interruption loses only the next one
