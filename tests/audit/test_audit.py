@@ -335,7 +335,7 @@ def test_a_model_of_few_atoms_fails_locality_and_says_why():
     potential = Case(backbone=CoordinatesConfig(n_atoms=12), head=head).build()
     finding = locality.measure(ours(potential), STRUCTURES, n_copies=5)
     assert finding.verdict == "fails"
-    assert "12 positions" in finding.sentence
+    assert "at most 12 atoms" in finding.sentence
     found = symmetry.measure(ours(potential), STRUCTURES, np.random.default_rng(0), n_repeats=1)
     assert found.verdict == "fails"
     assert found.numbers["forces, translation"] < 1e-6

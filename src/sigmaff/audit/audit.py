@@ -18,7 +18,7 @@ from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.models import Model
 from sigmaff.progress import Listener
 
-Measurement = Callable[[Listener], Finding]
+Measurement = Callable[[], Finding]
 
 
 class AuditConfig(BaseModel):
@@ -75,12 +75,12 @@ def audit(
     if not structures:
         raise DataError("an audit needs at least one structure of a kind that the model knows")
     listener = listener or Listener()
-    measurements = _measurements(subject, list(structures)[: options.n_structures], options, backbone)
-    measurements |= _measurements_on_data(subject, structures[0], options, data, ood, backbone)
+    measurements = _measurements(subject, list(structures)[: options.n_structures], options, backbone, listener)
+    measurements |= _measurements_on_data(subject, structures[0], options, data, ood, backbone, listener)
     findings = []
     for name in DESIDERATA:
         listener.stage(f"{subject.name}: {name.lower()}")
-        findings.append(_measured(name, measurements[name], listener))
+        findings.append(_measured(name, measurements[name]))
     return Audit(name=subject.name, findings=tuple(findings))
 
 
@@ -88,14 +88,14 @@ DESIDERATA = (symmetry.NAME, conservation.NAME, locality.NAME, accuracy.NAME, co
 
 
 def _measurements(
-    subject: Subject, structures: Sequence[Atoms], options: AuditConfig, backbone: Model | None
+    subject: Subject, structures: Sequence[Atoms], options: AuditConfig, backbone: Model | None, listener: Listener
 ) -> dict[str, Measurement]:
     def random() -> np.random.Generator:
         return np.random.default_rng(options.seed)
 
     return {
-        symmetry.NAME: lambda listener: symmetry.measure(subject, structures, random(), n_repeats=options.n_operations),
-        conservation.NAME: lambda listener: conservation.measure(
+        symmetry.NAME: lambda: symmetry.measure(subject, structures, random(), n_repeats=options.n_operations),
+        conservation.NAME: lambda: conservation.measure(
             subject,
             structures,
             random(),
@@ -104,8 +104,8 @@ def _measurements(
             nve_ps=options.nve_ps,
             listener=listener,
         ),
-        locality.NAME: lambda listener: locality.measure(subject, structures, n_copies=options.n_copies),
-        speed.NAME: lambda listener: speed.measure(subject, structures, backbone, n_rounds=options.n_rounds),
+        locality.NAME: lambda: locality.measure(subject, structures, n_copies=options.n_copies),
+        speed.NAME: lambda: speed.measure(subject, structures, backbone, n_rounds=options.n_rounds),
     }
 
 
@@ -116,37 +116,38 @@ def _measurements_on_data(
     data: LabelledStructures | None,
     ood: LabelledStructures | None,
     backbone: Model | None,
+    listener: Listener,
 ) -> Mapping[str, Measurement]:
     size = options.batch_size
 
     @cache
-    def own(listener: Listener) -> Evaluation | None:
+    def own() -> Evaluation | None:
         return None if data is None else evaluate_subject(subject, data, batch_size=size, listener=listener)
 
-    def accurate(listener: Listener) -> Finding:
+    def accurate() -> Finding:
         reference = None
         if data is not None and backbone is not None and subject.model is not None:
             reference = evaluate_in_batches(backbone, data, batch_size=size, listener=listener)
-        return accuracy.measure(own(listener), reference)
+        return accuracy.measure(own(), reference)
 
-    def confident(listener: Listener) -> Finding:
+    def confident() -> Finding:
         answer = ask(subject, atoms, with_forces_std=True)
         if answer.energy_std is None and answer.forces_std is None:
             return confidence.NO_STD
         if ood is None:
-            return confidence.measure(own(listener), None)
+            return confidence.measure(own(), None)
         try:
             other = evaluate_subject(subject, ood, batch_size=size, listener=listener)
         except SigmaffError as error:
-            finding = confidence.measure(own(listener), None)
+            finding = confidence.measure(own(), None)
             return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
-        return confidence.measure(own(listener), other)
+        return confidence.measure(own(), other)
 
     return {accuracy.NAME: accurate, confidence.NAME: confident}
 
 
-def _measured(name: str, measure: Measurement, listener: Listener) -> Finding:
+def _measured(name: str, measure: Measurement) -> Finding:
     try:
-        return measure(listener)
+        return measure()
     except SigmaffError as error:
         return not_applicable(name, f"It cannot be measured: {error}")

@@ -10,7 +10,7 @@ NEEDED = ("energy", "forces")
 
 
 def foreign_subject(reference: str) -> Subject:
-    """What the factory makes when it is called without arguments: a function of one's own, or a calculator's class."""
+    """The calculator that ``module:factory`` makes when called without arguments: a function, or a calculator class."""
     factory = import_factory(reference)
     try:
         calculator = factory()
@@ -25,9 +25,9 @@ def foreign_subject(reference: str) -> Subject:
 def _usable(reference: str, calculator: object) -> BaseCalculator:
     if not isinstance(calculator, BaseCalculator):
         raise ConfigError(f"{reference} returned a {type(calculator).__name__}, not an ASE calculator")
-    lacking = [name for name in NEEDED if name not in calculator.implemented_properties]
-    if lacking:
+    missing = [name for name in NEEDED if name not in calculator.implemented_properties]
+    if missing:
         raise ConfigError(
-            f"{reference}: the calculator has no {' and no '.join(lacking)}; an audit needs energies and forces"
+            f"{reference}: the calculator has no {' and no '.join(missing)}; an audit needs energies and forces"
         )
     return calculator

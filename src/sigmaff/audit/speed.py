@@ -20,9 +20,9 @@ N_MEMBERS = 5
 
 
 def measure(subject: Subject, structures: Sequence[Atoms], backbone: Model | None, *, n_rounds: int) -> Finding:
-    """Milliseconds of one structure at a time, as in a simulation; of our models beside those of their backbone.
+    """Measure milliseconds of one structure at a time, as in a simulation, relative to the backbone.
 
-    Without a backbone it is the model's own network with a plain readout: weights do not matter for time.
+    The default backbone is the network of the model with a plain readout: weights do not affect the time.
     """
     if subject.model is None:
         return _calls(subject, structures[0], n_rounds)

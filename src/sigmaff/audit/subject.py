@@ -1,4 +1,4 @@
-"""What is audited: anything that answers as an ASE calculator, with or without a σ."""
+"""What is audited: any ASE calculator, with or without σ."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.models import Model
 
 Reader = Callable[[Any, int], FloatArray]
-"""From what a calculator left in its results, and the number of atoms, to σ."""
+"""σ from an entry of a calculator's results and the number of atoms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A calculator under its name and, if it is one of ours, the model that it asks."""
+    """A calculator with a name and, for our own calculator, its model."""
 
     name: str
     calculator: BaseCalculator
@@ -27,7 +27,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a subject says of one structure. eV, Å; ``None``: no σ."""
+    """The prediction of a subject for one structure. eV, Å; ``None``: no σ."""
 
     energy: float
     forces: FloatArray  # (n_atoms, 3)
@@ -67,14 +67,14 @@ FORCES_READERS: dict[str, Reader] = {
     "forces_ensemble": _spread,
     "forces_comm": _spread,
 }
-"""Where calculators keep their σ, by name in ``results``; the first that is there counts. MACE's committees have
+"""Where calculators keep their σ, by name in ``results``; the first one found is used. MACE's committees have
 ``energy_var`` and ``forces_comm``, NewtonNet ``energy_std`` and ``forces_std``."""
 
 
 def ask(subject: Subject, atoms: Atoms, *, with_forces_std: bool = False) -> Answer:
-    """Energy, forces and σ; what goes wrong, in whatever program, is a ``DataError`` that names the subject.
+    """Energy, forces and σ. An error of any calculator becomes a ``DataError`` that names the subject.
 
-    Force σ may cost far more than all the rest: it is asked for by name only with ``with_forces_std``.
+    Force σ may cost far more than all the rest: only ``with_forces_std`` requests it explicitly.
     """
     structure, calculator = atoms.copy(), subject.calculator
     try:
@@ -90,7 +90,7 @@ def ask(subject: Subject, atoms: Atoms, *, with_forces_std: bool = False) -> Ans
     except Exception as error:  # another program's
         raise DataError(
             f"{subject.name} cannot predict {atoms.symbols} ({type(error).__name__}: {error}); "
-            "leave such structures out, or mend the calculator"
+            "leave such structures out, or fix the calculator"
         ) from error
     answer = Answer(
         energy=energy,
@@ -121,6 +121,5 @@ def _check(answer: Answer, subject: Subject, atoms: Atoms) -> None:
     for name, array in (("forces", answer.forces), ("force σ", answer.forces_std)):
         if array is not None and array.shape != (len(atoms), 3):
             raise DataError(
-                f"{subject.name}: {name} of {len(atoms)} atoms come as an array of shape {array.shape}; "
-                f"({len(atoms)}, 3) is needed"
+                f"{subject.name}: {name} of {len(atoms)} atoms have shape {array.shape}; ({len(atoms)}, 3) is needed"
             )

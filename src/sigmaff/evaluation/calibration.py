@@ -14,7 +14,7 @@ CalibrationMethod = Literal["auto", "scalar", "quantile", "isotonic", "conformal
 
 MIN_SAMPLES = 10
 SHAPE_SAMPLES = 2000
-"""From so many on the shape of their distribution is worth learning: benchmarks/calibrations.py."""
+"""Samples needed to learn the shape of their distribution: benchmarks/calibrations.py."""
 MAX_KNOTS = 200
 
 
@@ -27,12 +27,12 @@ def fit_calibration(errors: npt.ArrayLike, std_raw: npt.ArrayLike, method: Calib
     - ``quantile``: σ × the factor of least calibration score; heavy tails move it little;
     - ``isotonic``: each coverage gets the |z| below which that share of held-out errors lies;
     - ``conformal``: the same with the finite-sample correction: coverage is at least nominal on average over
-      draws of exchangeable held-out and test data, whatever σ is worth. (Force components of one structure go
-      together, so that for forces this takes many structures, not many components.)
+      draws of exchangeable held-out and test data, however wrong σ is. (Force components of one structure are
+      correlated: for forces this needs many structures, not many components.)
     - ``auto``: ``isotonic`` from 2000 samples on, ``quantile`` below.
 
     Isotonic and conformal report the half-width of the 68.27 % interval as σ. Beyond coverage n/(n + 1) the n held-out
-    errors say nothing, and the interval is infinite. Samples of σ = 0 are left out: no factor changes them,
+    errors give no information, and the interval is infinite. Samples of σ = 0 are left out: no factor changes them,
     and forces that vanish by symmetry (of an isolated atom, or out of a molecule's plane) have them.
     """
     if method != "auto" and method not in CALIBRATION_METHODS:

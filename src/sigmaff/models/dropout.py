@@ -55,7 +55,7 @@ class MonteCarloDropout(Model):
         return self.config.n_samples
 
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
-        """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""
+        """Force σ is the spread of the forces for every method; "none" leaves it out."""
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))
         samples: list[Prediction] = []

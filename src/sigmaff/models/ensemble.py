@@ -17,7 +17,7 @@ from sigmaff.models.prediction import ForceStdMethod, Prediction
 
 
 class Ensemble(Model):
-    """Mean and spread of its members. They share one neighbour list, whatever their backbones and cutoffs.
+    """Mean and spread of its members. They share one neighbour list; backbones and cutoffs may differ.
 
     σ is the unbiased standard deviation of the members, to which, if they have a σ of their own, its mean square adds.
     """

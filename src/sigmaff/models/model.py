@@ -1,4 +1,4 @@
-"""What every model is that can be saved, loaded, calibrated and put to work."""
+"""The base class of models: everything that can be saved, loaded, calibrated and used for prediction."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

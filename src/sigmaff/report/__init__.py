@@ -2,7 +2,7 @@
 
 from sigmaff.report.figures import readme_figure
 from sigmaff.report.model_info import model_facts
+from sigmaff.report.page import write_table_page
 from sigmaff.report.report import write_report
-from sigmaff.report.table_page import write_table_page
 
 __all__ = ["model_facts", "readme_figure", "write_report", "write_table_page"]

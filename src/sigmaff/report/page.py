@@ -1,6 +1,6 @@
 """Pages of one file each, without network: templates on one base, with style and script inside."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,6 +19,13 @@ def write_page(path: Path, template: str, values: Mapping[str, object], *, force
     page = environment.get_template(template).render(values, style=style, script=script)
     with atomic_write(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8", errors="replace")
+
+
+def write_table_page(
+    path: Path, title: str, rows: Sequence[Sequence[str]], *, notes: Mapping[str, str], force: bool = False
+) -> None:
+    """A table as a page. ``rows`` begin with the header; ``notes``, by name, follow the table."""
+    write_page(path, "table_page.html", {"title": title, "rows": rows, "notes": notes}, force=force)
 
 
 def _resource(name: str) -> str:

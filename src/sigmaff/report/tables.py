@@ -21,6 +21,18 @@ class Measure:
     between: bool = False  # one number for both data sets
 
 
+def _calibration_measures(quantity: str, unit: str) -> tuple[Measure, ...]:
+    return (
+        Measure(key=f"{quantity}_calibration", label="Calibration score (0 is perfect, 1.69 the worst)"),
+        Measure(key=f"{quantity}_calibration_raw", label="Calibration score of the raw σ"),
+        Measure(key=f"{quantity}_coverage_68", label="Errors within the 68 % interval", unit="%", percent=True),
+        Measure(key=f"{quantity}_coverage_95", label="Errors within the 95 % interval", unit="%", percent=True),
+        Measure(key=f"{quantity}_nll", label="Negative log-likelihood"),
+        Measure(key=f"{quantity}_crps", label="Continuous ranked probability score", unit=unit),
+        Measure(key=f"{quantity}_sharpness", label="Typical σ (root mean square)", unit=unit),
+    )
+
+
 GROUPS: dict[str, tuple[Measure, ...]] = {
     "Errors": (
         Measure(key="n_structures", label="Structures"),
@@ -30,24 +42,8 @@ GROUPS: dict[str, tuple[Measure, ...]] = {
         Measure(key="forces_mae", label="Force components, mean absolute error", unit="eV/Å"),
         Measure(key="forces_rmse", label="Force components, root mean square error", unit="eV/Å"),
     ),
-    "Calibration of the energy σ": (
-        Measure(key="energy_calibration", label="Calibration score (0 is perfect, 1.69 the worst)"),
-        Measure(key="energy_calibration_raw", label="Calibration score of the raw σ"),
-        Measure(key="energy_coverage_68", label="Errors within the 68 % interval", unit="%", percent=True),
-        Measure(key="energy_coverage_95", label="Errors within the 95 % interval", unit="%", percent=True),
-        Measure(key="energy_nll", label="Negative log-likelihood"),
-        Measure(key="energy_crps", label="Continuous ranked probability score", unit="eV"),
-        Measure(key="energy_sharpness", label="Typical σ (root mean square)", unit="eV"),
-    ),
-    "Calibration of the force σ": (
-        Measure(key="forces_calibration", label="Calibration score (0 is perfect, 1.69 the worst)"),
-        Measure(key="forces_calibration_raw", label="Calibration score of the raw σ"),
-        Measure(key="forces_coverage_68", label="Errors within the 68 % interval", unit="%", percent=True),
-        Measure(key="forces_coverage_95", label="Errors within the 95 % interval", unit="%", percent=True),
-        Measure(key="forces_nll", label="Negative log-likelihood"),
-        Measure(key="forces_crps", label="Continuous ranked probability score", unit="eV/Å"),
-        Measure(key="forces_sharpness", label="Typical σ (root mean square)", unit="eV/Å"),
-    ),
+    "Calibration of the energy σ": _calibration_measures("energy", "eV"),
+    "Calibration of the force σ": _calibration_measures("forces", "eV/Å"),
     "Ranking: does a larger σ mean a larger error?": (
         Measure(key="energy_spearman", label="Energy, rank correlation of σ and |error|"),
         Measure(key="forces_spearman", label="Forces, rank correlation of σ and |error|"),
@@ -101,7 +97,7 @@ def _detection_words(summary: Summary, ood_name: str | None) -> str:
 
 
 def quantity(value: object) -> str:
-    """A number to three significant digits; counts whole; a dash for what is not known."""
+    """A number to three significant digits; counts as integers; a dash if there is none."""
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, float):
@@ -123,7 +119,7 @@ def seconds(value: float) -> str:
 
 
 def key_figures(summary: Summary, ood: Summary | None) -> list[dict[str, object]]:
-    """The table of key figures without the rows of which nothing is known."""
+    """The table of key figures, without rows that have no value."""
     groups: list[dict[str, object]] = []
     for name, measures in GROUPS.items():
         known = [m for m in measures if summary[m.key] is not None or (ood and ood[m.key] is not None)]
