@@ -23,7 +23,10 @@ from sigmaff.errors import SigmaffError
 
 PAPER_COMMANDS = {
     "generate": ("sigmaff_paper.qm7x_like.command", "Generate a labelled data set from SMILES."),
-    "reproduce": ("sigmaff_paper.experiments.command", "Repeat an experiment of the paper. Rerun to resume."),
+    "reproduce": (
+        "sigmaff_paper.experiments.command",
+        "Run an experiment of the paper and show its numbers beside ours. Rerun the same command to resume.",
+    ),
 }
 """Commands of the second package: the module whose ``app`` each is, and a summary."""
 

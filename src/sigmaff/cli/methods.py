@@ -55,7 +55,7 @@ def ensemble(
     output: Annotated[Path, typer.Option("--output", "-o", help="model file to write", show_default=False)],
     force: Force = False,
 ) -> None:
-    """Combine models into an ensemble. Its σ is their standard deviation; calibrate it before use."""
+    """Combine models into an ensemble, with σ from their disagreement. Calibrate it before use."""
     from sigmaff.models import Ensemble
     from sigmaff.models.file import load_potential, save
 

@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from sigmaff.models import Model
 
 
+OWN_UNIT = "default: the unit that the data files or their format state"
+
+
 class Reading(BaseModel):
     """The reading options of a command. ``None``: as the file or its format says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str = Field("auto", description="format of the data files; auto: by file extension")
-    energy_unit: str | None = Field(None, description="unit of energies in the data files; default: the format's own")
-    length_unit: str | None = Field(None, description="unit of lengths in the data files; default: the format's own")
-    energy_key: str | None = Field(None, description="name of the energy in the data files")
-    forces_key: str | None = Field(None, description="name of the forces in the data files")
+    energy_unit: str | None = Field(None, description=f"eV, kcal/mol, kJ/mol, Hartree, ...; {OWN_UNIT}")
+    length_unit: str | None = Field(None, description=f"Angstrom, Bohr or nm; {OWN_UNIT}")
+    energy_key: str | None = Field(None, description="name of the energy in the files; default: energy, REF_energy")
+    forces_key: str | None = Field(None, description="name of the forces in the files; default: forces, REF_forces")
     energies_only: bool = Field(False, description="accept data files without forces")
 
     def source(self, path: Path, labels: tuple[str, ...] | None = None) -> "DataSource":
