@@ -136,21 +136,25 @@ class Case:
     def build(self) -> Model:
         """A model of its own: float64, evaluation mode. Without a wrapper it is a ``Potential``."""
         if self.wrapper == "ensemble":
-            return Ensemble([deepcopy(_build(self.backbone, self.head, seed)) for seed in range(1, 4)])
+            return Ensemble([deepcopy(_build(self.backbone, self.head, seed)) for seed in (1, 2)])
         if self.wrapper == "mc dropout":
             dropping = self.backbone.model_copy(update={"dropout": 0.2})
-            return MonteCarloDropout(deepcopy(_build(dropping, self.head)), MonteCarloDropoutConfig(n_samples=3))
+            return MonteCarloDropout(deepcopy(_build(dropping, self.head)), MonteCarloDropoutConfig(n_samples=2))
         return deepcopy(_build(self.backbone, self.head))
 
 
+def _is_case(backbone: BackboneConfig, head: HeadConfig) -> bool:
+    """Every head runs on one backbone of each kind. A few pairs stand for the rest, to save time."""
+    if backbone == SECOND_DEGREE:
+        return head.name in ("deterministic", "lnk")
+    return head.name in ("deterministic", "gp") if backbone == DESCRIPTOR else head.name != "gp"
+
+
 POTENTIAL_CASES = [
-    *(
-        Case(backbone=backbone, head=head)
-        for backbone in BACKBONES
-        for head in HEADS
-        if backbone != SECOND_DEGREE or head.name in ("deterministic", "lnk")
-    ),
-    *(Case(backbone=DESCRIPTOR, head=head) for head in HEADS if head.name in ("deterministic", "gp")),
+    Case(backbone=backbone, head=head)
+    for backbone in (*BACKBONES, DESCRIPTOR)
+    for head in HEADS
+    if _is_case(backbone, head)
 ]
 CASES = [
     *POTENTIAL_CASES,

@@ -72,6 +72,12 @@ def potential(request: pytest.FixtureRequest) -> Model:
     return built(request)
 
 
+@pytest.fixture(params=[case for case in CASES if case.wrapper != "none"], ids=lambda case: case.name)
+def wrapped(request: pytest.FixtureRequest) -> Model:
+    """An ensemble, or MC dropout. What it repeats has tests of its own."""
+    return built(request)
+
+
 @pytest.fixture(params=[case for case in CASES if case.has_std], ids=lambda case: case.name)
 def uncertain(request: pytest.FixtureRequest) -> Model:
     """A model with σ."""
@@ -296,16 +302,16 @@ def test_std_is_size_consistent_for_far_copies(uncertain: Model, n_copies: int):
     close(many, factor * one, rtol=1e-9, atol=0.0)
 
 
-def test_batching_keeps_structures_independent(model: Model):
+def test_batching_keeps_structures_independent(wrapped: Model):
     """A change of one structure leaves the predictions of another in its batch as they are."""
-    before, after = (predicted(model, graph_of(ETHANOL, second)) for second in (WATER, displaced(WATER, 15, 0.05)))
+    before, after = (predicted(wrapped, graph_of(ETHANOL, second)) for second in (WATER, displaced(WATER, 15, 0.05)))
     for name, value in before.items():
         n = len(ETHANOL) if name in per_atom(before) else 1
         close(after[name][:n], value[:n], **EXACT)
     assert not torch.equal(after["forces"][len(ETHANOL) :], before["forces"][len(ETHANOL) :])
 
 
-def test_gradients_do_not_cross_structures(potential: Potential):
+def test_batching_keeps_gradients_independent(potential: Potential):
     graph = graph_of(ETHANOL, WATER)
     ours = graph.structure_index == 0
 
