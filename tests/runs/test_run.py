@@ -18,7 +18,7 @@ from cli_case import Workspace, fail, labelled, morse_frames, sigmaff, succeed, 
 from sigmaff import load
 from sigmaff.heads import LNK
 from sigmaff.models.file import read_header
-from sigmaff.runs import make as experiments_make
+from sigmaff.runs import stages as experiments_make
 from sigmaff.training import TrainingDivergedError
 
 pytest_plugins = ["cli_fixtures"]
