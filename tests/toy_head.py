@@ -43,8 +43,7 @@ class Toy(Head):
         self.config = config
         self.activation = embedding.activation
         self.linear = embedding.readout()
-        self.std: Tensor
-        self.register_buffer("std", torch.ones(()))
+        self.std = nn.Buffer(torch.ones(()))
 
     def take_readout(self, readout: nn.Linear) -> None:
         self.linear.load_state_dict(readout.state_dict())

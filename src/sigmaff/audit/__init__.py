@@ -5,23 +5,3 @@ from sigmaff.audit.external import foreign_subject
 from sigmaff.audit.finding import Finding, Series, Tolerance, Verdict
 from sigmaff.audit.subject import Answer, Subject, ask
 from sigmaff.audit.table import audit_content, audit_markdown, audit_table
-
-__all__ = [
-    "DESIDERATA",
-    "FULL",
-    "QUICK",
-    "Answer",
-    "Audit",
-    "AuditConfig",
-    "Finding",
-    "Series",
-    "Subject",
-    "Tolerance",
-    "Verdict",
-    "ask",
-    "audit",
-    "audit_content",
-    "audit_markdown",
-    "audit_table",
-    "foreign_subject",
-]

@@ -32,21 +32,3 @@ def build_backbone(config: BackboneConfig, elements: tuple[int, ...], mean_neigh
         mean_neighbors: mean number of neighbours of an atom in the training data.
     """
     return BACKBONES[config.name](config, elements, mean_neighbors)
-
-
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "BackboneConfig",
-    "Coordinates",
-    "CoordinatesConfig",
-    "Descriptor",
-    "DescriptorConfig",
-    "DimeNetPP",
-    "DimeNetPPConfig",
-    "NequIP",
-    "NequIPConfig",
-    "SchNet",
-    "SchNetConfig",
-    "build_backbone",
-]

@@ -38,7 +38,7 @@ class Coordinates(Backbone):
         self.activation = nn.Identity()
         self.embedding = Embedding(n_features=3 * config.n_atoms, activation=self.activation)
         self.slots: Tensor  # saved: the model file infers the precision of a potential from the tensors of its backbone
-        self.register_buffer("slots", torch.eye(config.n_atoms))
+        self.slots = nn.Buffer(torch.eye(config.n_atoms))
 
     def prepare(self, graph: AtomicGraph) -> AtomicGraph:
         """Reject structures that are periodic or have more than n_atoms atoms."""

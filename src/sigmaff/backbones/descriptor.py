@@ -52,12 +52,9 @@ class Descriptor(Backbone):
         n, n_pairs = len(elements), len(elements) * (len(elements) + 1) // 2
         n_of_atom = 1 + n * config.n_radial + config.n_powers * n_pairs * config.n_shells
         self.embedding = Embedding(n_features=n * n_of_atom, activation=self.activation)
-        self.elements: Tensor
-        self.radial_centers: Tensor
-        self.shell_centers: Tensor
-        self.register_buffer("elements", torch.tensor(elements, dtype=torch.int64), persistent=False)
-        self.register_buffer("radial_centers", torch.linspace(NEAREST, config.cutoff, config.n_radial))
-        self.register_buffer("shell_centers", torch.linspace(NEAREST, config.cutoff, config.n_shells))
+        self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
+        self.radial_centers = nn.Buffer(torch.linspace(NEAREST, config.cutoff, config.n_radial))
+        self.shell_centers = nn.Buffer(torch.linspace(NEAREST, config.cutoff, config.n_shells))
 
     def forward(self, graph: AtomicGraph) -> Tensor:
         vectors = graph.pair_vectors()

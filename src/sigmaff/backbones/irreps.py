@@ -109,13 +109,11 @@ class CoupledHarmonics(nn.Module):
         triples = [(a, b, c) for a in degrees for b in degrees for c in degrees if b > 0 and abs(a - b) <= c <= a + b]
         self.shapes = {(a, b, c): (2 * a + 1, 2 * c + 1) for a, b, c in triples}
         self.l_max = l_max
-        self.constants: Tensor
-        self.signs: Tensor
         for degree in range(2, l_max + 1):
             self.register_buffer(f"ladder_{degree}", torch.tensor(ladder(degree)), persistent=False)
-        self.register_buffer("constants", torch.tensor(_coupling_matrix(triples, l_max)), persistent=False)
+        self.constants = nn.Buffer(torch.tensor(_coupling_matrix(triples, l_max)), persistent=False)
         signs = np.repeat([(-1.0) ** b for _, b, _ in triples], [math.prod(self.shapes[t]) for t in triples])
-        self.register_buffer("signs", torch.tensor(signs), persistent=False)
+        self.signs = nn.Buffer(torch.tensor(signs), persistent=False)
 
     def forward(self, unit: Tensor) -> dict[Triple, Tensor]:
         """(n, 3) -> (2n, 2l₁ + 1, 2l₃ + 1) for each triple: first all n vectors, then all reversed vectors."""

@@ -54,8 +54,7 @@ class NequIP(Backbone):
         self.cutoff = config.cutoff
         self.max_atomic_number = MAX_ATOMIC_NUMBER
         self.embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
-        self.elements: Tensor
-        self.register_buffer("elements", torch.tensor(elements, dtype=torch.int64), persistent=False)
+        self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
         self.species = nn.Parameter(torch.randn(len(elements), config.n_features))
         self.harmonics = CoupledHarmonics(config.l_max)
         layers = _layers(config, len(elements), mean_neighbors)

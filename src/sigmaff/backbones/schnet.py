@@ -62,8 +62,7 @@ class FilterNetwork(nn.Module):
         super().__init__()
         n, f = config.n_interactions, config.n_filters
         self.cutoff = config.cutoff
-        self.centers: Tensor
-        self.register_buffer("centers", torch.linspace(0.0, config.cutoff, config.n_gaussians), persistent=False)
+        self.centers = nn.Buffer(torch.linspace(0.0, config.cutoff, config.n_gaussians), persistent=False)
         self.input = _linear(config.n_gaussians, n * f, fan_out=f)
         self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
         self.output_weight = nn.Parameter(torch.stack([_linear(f, f).weight.detach() for _ in range(n)]))

@@ -14,25 +14,3 @@ from sigmaff.data.statistics import (
     reference_energies,
 )
 from sigmaff.data.structures import LabelledStructures
-
-__all__ = [
-    "DataSource",
-    "DatasetStatistics",
-    "Finding",
-    "GraphDataset",
-    "LabelledStructures",
-    "ReferenceEnergies",
-    "Split",
-    "SplitConfig",
-    "check_structures",
-    "compute_statistics",
-    "find_overlap",
-    "label_structures",
-    "make_split",
-    "read_structures",
-    "reference_energies",
-    "require_elements",
-    "split_structures",
-    "symbols",
-    "unknown_element",
-]

@@ -10,17 +10,3 @@ from sigmaff.evaluation.evaluate import (
 )
 from sigmaff.evaluation.samples import Sample
 from sigmaff.evaluation.summary import Summary, summarize
-
-__all__ = [
-    "CALIBRATION_METHODS",
-    "CalibrationMethod",
-    "Evaluation",
-    "LabelledGraphs",
-    "Sample",
-    "Summary",
-    "calibrate_evaluation",
-    "evaluate",
-    "evaluate_predictor",
-    "fit_calibration",
-    "summarize",
-]

@@ -2,5 +2,3 @@
 
 from sigmaff.graph.embedding import Embedding
 from sigmaff.graph.graph import AtomicGraph, Labels, batch_graphs, build_graph
-
-__all__ = ["AtomicGraph", "Embedding", "Labels", "batch_graphs", "build_graph"]

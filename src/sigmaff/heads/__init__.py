@@ -42,35 +42,3 @@ else:
 def build_head(config: HeadConfig, embedding: Embedding, elements: tuple[int, ...]) -> Head:
     build: Any = HEADS[config.name]
     return build(config, embedding, elements)
-
-
-__all__ = [
-    "GMDN",
-    "GP",
-    "HEADS",
-    "LLPR",
-    "LNK",
-    "SVGP",
-    "Deterministic",
-    "DeterministicConfig",
-    "EnergyDistribution",
-    "Evidential",
-    "EvidentialConfig",
-    "FitSummary",
-    "GMDNConfig",
-    "GPConfig",
-    "Head",
-    "HeadConfig",
-    "HeadForceStdMethod",
-    "HeadSettings",
-    "LLPRConfig",
-    "LNKConfig",
-    "LatentDistance",
-    "LatentDistanceConfig",
-    "Observations",
-    "SVGPConfig",
-    "ShallowEnsemble",
-    "ShallowEnsembleConfig",
-    "Stage",
-    "build_head",
-]

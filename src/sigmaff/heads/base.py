@@ -149,6 +149,9 @@ class Head(nn.Module, ABC):
         """Samples of f − mean(f), summed over atoms: (n_samples, n_structures), differentiable."""
         raise TypeError(f"the {self.method} head has no posterior to sample")
 
+    def draw(self) -> None:
+        """Draw the random numbers behind ``energy_deviations``, outside of any transform that would record them."""
+
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         """Variance of the slope of the energy along directions in embedding space.
 

@@ -82,10 +82,8 @@ class GMDN(Head):
         self.network = nn.Sequential(
             nn.Linear(n_pooled, config.n_hidden), nn.SiLU(), nn.Linear(config.n_hidden, 3 * config.n_components + 1)
         )
-        self.pooled_mean: Tensor
-        self.pooled_spread: Tensor
-        self.register_buffer("pooled_mean", torch.zeros(n_pooled))
-        self.register_buffer("pooled_spread", torch.ones(()))
+        self.pooled_mean = nn.Buffer(torch.zeros(n_pooled))
+        self.pooled_spread = nn.Buffer(torch.ones(()))
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Mean of the sums over atoms, and one spread for all of their components; 1 where they are all the same."""

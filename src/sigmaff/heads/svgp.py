@@ -105,6 +105,9 @@ class SVGP(Head):
         """Negative predictive log-likelihood plus KL(q(w) ‖ p(w)) shared by the n_train structures."""
         return self.process.energy_loss(distribution, target, n_train)
 
+    def draw(self) -> None:
+        self.process.draw()
+
     def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         return self.process.energy_deviations(pooled(self.embedding, node_features, graph), _pseudo_atoms(graph))
 

@@ -3,16 +3,3 @@
 from sigmaff.learning.campaign import CampaignResult, learn
 from sigmaff.learning.config import CampaignConfig, ExploreConfig, RetrainConfig, SelectConfig, StartConfig, StopConfig
 from sigmaff.learning.selection import Pick, select
-
-__all__ = [
-    "CampaignConfig",
-    "CampaignResult",
-    "ExploreConfig",
-    "Pick",
-    "RetrainConfig",
-    "SelectConfig",
-    "StartConfig",
-    "StopConfig",
-    "learn",
-    "select",
-]

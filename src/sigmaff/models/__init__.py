@@ -5,14 +5,3 @@ from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model, Uncalibrated
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import StructurePrediction
-
-__all__ = [
-    "Ensemble",
-    "Model",
-    "MonteCarloDropout",
-    "MonteCarloDropoutConfig",
-    "Potential",
-    "PotentialConfig",
-    "StructurePrediction",
-    "Uncalibrated",
-]

@@ -122,6 +122,7 @@ def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, 
     def deviations(node_features: Tensor) -> Tensor:
         return head.energy_deviations(node_features, graph).sum(-1)
 
+    head.draw()
     pull_back = torch.func.vjp(embed, graph.positions)[1]
     cotangents = torch.func.jacrev(deviations)(features)  # (n_samples, n_atoms, n_features)
     samples = torch.func.vmap(lambda c: pull_back(c)[0], chunk_size=_chunk(graph))(cotangents)

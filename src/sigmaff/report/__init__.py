@@ -4,5 +4,3 @@ from sigmaff.report.figures import readme_figure
 from sigmaff.report.model_info import model_facts
 from sigmaff.report.page import write_table_page
 from sigmaff.report.report import write_report
-
-__all__ = ["model_facts", "readme_figure", "write_report", "write_table_page"]

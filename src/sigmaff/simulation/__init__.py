@@ -3,5 +3,3 @@
 from sigmaff.simulation.calculator import Calculator
 from sigmaff.simulation.predict import output_format, predict_structures, write_structures
 from sigmaff.simulation.results import snapshot, store_results
-
-__all__ = ["Calculator", "output_format", "predict_structures", "snapshot", "store_results", "write_structures"]

@@ -3,12 +3,3 @@
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.schedule import CosineSchedule, ExponentialSchedule
 from sigmaff.training.state import EpochRecord, TrainingDivergedError, TrainingResult
-
-__all__ = [
-    "CosineSchedule",
-    "EpochRecord",
-    "ExponentialSchedule",
-    "TrainingConfig",
-    "TrainingDivergedError",
-    "TrainingResult",
-]

@@ -34,8 +34,6 @@ CHECKS_OF_FINITE: tuple[Check, ...] = (
 )
 """Run on the frames without NaN or infinite values."""
 
-__all__ = ["Finding", "check_structures"]
-
 
 def check_structures(structures: LabelledStructures) -> list[Finding]:
     """Run all checks on a data set. Return the findings, errors first.

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage, pooled
@@ -87,26 +87,16 @@ class GP(Head):
         self.embedding = embedding
         self.kernel = KERNELS[config.kernel]
         n, m, d = config.n_structures, config.n_force_rows, embedding.n_features
-        self.center: Tensor
-        self.spread: Tensor
-        self.inputs: Tensor
-        self.tangents: Tensor
-        self.owners: Tensor
-        self.weights: Tensor
-        self.constant: Tensor
-        self.scale: Tensor
-        self.lengthscale: Tensor
-        self.noise: Tensor
-        self.register_buffer("center", torch.zeros(d, dtype=torch.float64))
-        self.register_buffer("spread", torch.ones(d, dtype=torch.float64))
-        self.register_buffer("inputs", torch.zeros(n, d, dtype=torch.float64))
-        self.register_buffer("tangents", torch.zeros(m, d, dtype=torch.float64))
-        self.register_buffer("owners", torch.zeros(m, dtype=torch.int64))
-        self.register_buffer("weights", torch.zeros(n + m, dtype=torch.float64))
-        self.register_buffer("constant", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("lengthscale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("noise", torch.ones(2, dtype=torch.float64))  # variance/s² of an energy, of a force
+        self.center = nn.Buffer(torch.zeros(d, dtype=torch.float64))
+        self.spread = nn.Buffer(torch.ones(d, dtype=torch.float64))
+        self.inputs = nn.Buffer(torch.zeros(n, d, dtype=torch.float64))
+        self.tangents = nn.Buffer(torch.zeros(m, d, dtype=torch.float64))
+        self.owners = nn.Buffer(torch.zeros(m, dtype=torch.int64))
+        self.weights = nn.Buffer(torch.zeros(n + m, dtype=torch.float64))
+        self.constant = nn.Buffer(torch.zeros((), dtype=torch.float64))
+        self.scale = nn.Buffer(torch.ones((), dtype=torch.float64))
+        self.lengthscale = nn.Buffer(torch.ones((), dtype=torch.float64))
+        self.noise = nn.Buffer(torch.ones(2, dtype=torch.float64))  # variance/s² of an energy, of a force
         self._factors = Cached(self._compute_factors)
 
     def find_damage(self) -> str | None:

@@ -73,20 +73,13 @@ class LatentDistance(Head):
         n_components = config.n_components if config.distance == "mixture" else 1
         n_points = config.n_points if config.distance == "knn" else 0
         identity = torch.eye(d, dtype=torch.float64).expand(n_elements, n_components, d, d)
-        self.means: Tensor
-        self.whitening: Tensor
-        self.log_heights: Tensor
-        self.points: Tensor
-        self.point_numbers: Tensor
-        self.scale: Tensor
-        self.unseen_distance: Tensor
-        self.register_buffer("means", torch.zeros(n_elements, n_components, d, dtype=torch.float64))
-        self.register_buffer("whitening", identity.clone())
-        self.register_buffer("log_heights", torch.zeros(n_elements, n_components, dtype=torch.float64))
-        self.register_buffer("points", torch.zeros(n_points, d, dtype=torch.float64))
-        self.register_buffer("point_numbers", torch.zeros(n_points, dtype=torch.int64))
-        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("unseen_distance", torch.ones((), dtype=torch.float64))
+        self.means = nn.Buffer(torch.zeros(n_elements, n_components, d, dtype=torch.float64))
+        self.whitening = nn.Buffer(identity.clone())
+        self.log_heights = nn.Buffer(torch.zeros(n_elements, n_components, dtype=torch.float64))
+        self.points = nn.Buffer(torch.zeros(n_points, d, dtype=torch.float64))
+        self.point_numbers = nn.Buffer(torch.zeros(n_points, dtype=torch.int64))
+        self.scale = nn.Buffer(torch.ones((), dtype=torch.float64))
+        self.unseen_distance = nn.Buffer(torch.ones((), dtype=torch.float64))
 
     def set_precision(self, dtype: torch.dtype) -> None:
         self.readout.to(dtype)

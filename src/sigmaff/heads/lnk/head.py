@@ -160,11 +160,9 @@ class LNK(Head):
         self.weight_cholesky = nn.Parameter(torch.eye(n_weights, dtype=torch.float64))
         self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
-        self.element_index: Tensor
         index = _element_index(elements) if config.by_element else torch.zeros(len(chemical_symbols), dtype=torch.int64)
-        self.register_buffer("element_index", index, persistent=False)
-        self.force_weight: Tensor
-        self.register_buffer("force_weight", torch.zeros((), dtype=torch.float64))
+        self.element_index = nn.Buffer(index, persistent=False)
+        self.force_weight = nn.Buffer(torch.zeros((), dtype=torch.float64))
         self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
         self._kept_draws: _Draws | None = None
 
@@ -178,8 +176,11 @@ class LNK(Head):
         energy, weight = math.exp(2.0 * self.log_noise.item()), self.force_weight.item()
         return LabelNoise(energy, energy / weight if weight > 0 else None)
 
+    def draw(self) -> None:
+        self._draws()
+
     def _draws(self) -> _Draws:
-        """Made at the first use, and kept."""
+        """Drawn at the first use, and kept."""
         device = self.weight_mean.device
         if self._kept_draws is None or self._kept_draws.phases.device != device:
             self._kept_draws = _Draws(*(draws.to(device) for draws in self._draw()))

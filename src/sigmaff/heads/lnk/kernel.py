@@ -62,14 +62,10 @@ class LocalKernel(nn.Module):
         self.log_linear_scale = nn.Parameter(torch.zeros((), dtype=torch.float64)) if linear else None
         self.log_scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.log_lengthscale = nn.Parameter(torch.zeros((), dtype=torch.float64))
-        self.inducing_elements: Tensor
-        self.activation_scale: Tensor
-        self.center: Tensor
-        self.register_buffer("inducing_elements", torch.zeros(self.n_inducing, dtype=torch.int64))
-        self.register_buffer("activation_scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
-        self.one_hot: Tensor
-        self.register_buffer("one_hot", torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
+        self.inducing_elements = nn.Buffer(torch.zeros(self.n_inducing, dtype=torch.int64))
+        self.activation_scale = nn.Buffer(torch.ones((), dtype=torch.float64))
+        self.center = nn.Buffer(torch.zeros(n_features, dtype=torch.float64))
+        self.one_hot = nn.Buffer(torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
         self.constants = Cached(self._compute_constants)
 
     @torch.no_grad()

@@ -4,15 +4,3 @@ from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.replica import Origin, Record
 from sigmaff.simulation.md.run import MDResult, run_md
 from sigmaff.simulation.md.threshold import Scores, Threshold, risk_threshold, structure_scores
-
-__all__ = [
-    "MDConfig",
-    "MDResult",
-    "Origin",
-    "Record",
-    "Scores",
-    "Threshold",
-    "risk_threshold",
-    "run_md",
-    "structure_scores",
-]
