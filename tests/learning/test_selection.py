@@ -14,6 +14,7 @@ from sigmaff.heads import LNK, LLPRConfig, LNKConfig
 from sigmaff.learning.config import SelectConfig
 from sigmaff.learning.selection import greedy, label_noise, largest_std, select, structure_rows
 from sigmaff.models import Potential
+from sigmaff.models.record import FitRecord, RunRecord
 from sigmaff.simulation import predict_structures
 from sigmaff.training.closed_form import fit_closed_form
 from sigmaff.training.posterior import Moments
@@ -34,7 +35,7 @@ HEADS = {
 
 def fitted(trained: Trained, config: LNKConfig | LLPRConfig) -> Potential:
     potential, result = fit_closed_form(trained.potential, config, *trained.datasets())
-    potential.record = {"fit": asdict(result)}
+    potential.record = RunRecord(fit=FitRecord(**asdict(result)))
     return potential
 
 
@@ -47,14 +48,14 @@ def label_gram(potential: Potential, plain: Potential, structures: LabelledStruc
     function = KernelFunction(kernel=head.kernel, head=head)
     for [(energy_rows, force_rows)], _ in collect_rows(plain, [function], data, ALL_ROWS, seed=0):
         energy, forces = energy.plus(energy_rows), forces.plus(force_rows)
-    return (energy.gram + potential.record["fit"]["force_weight"] * forces.gram).detach()
+    return (energy.gram + potential.record.fit.force_weight * forces.gram).detach()
 
 
 def refit(potential: Potential, gram: torch.Tensor) -> torch.Tensor:
     """Covariance of the weights from all labels at once, with the noise that the fit had chosen."""
     head = potential.head
     assert isinstance(head, LNK)
-    noise = potential.record["fit"]["noise"] * torch.exp(2.0 * head.kernel.log_scale.detach())
+    noise = potential.record.fit.noise * torch.exp(2.0 * head.kernel.log_scale.detach())
     return torch.linalg.inv(torch.eye(len(gram)) + gram / noise)
 
 
@@ -80,7 +81,7 @@ def test_choices_are_those_of_fitting_anew_with_every_candidate(name: str, train
     head, plain = potential.head, trained.potential
     assert isinstance(head, LNK)
     if name != "llpr":  # which chooses for itself whether force labels count
-        assert (potential.record["fit"]["force_weight"] == 0.0) == (name == "energies alone")
+        assert (potential.record.fit.force_weight == 0.0) == (name == "energies alone")
     candidates = trained.held_out.subset(range(POOL))
     pool = GraphDataset(candidates, potential.cutoff, torch.float64)
     factor = head.weight_cholesky.detach().tril()

@@ -35,6 +35,7 @@ from sigmaff.graph import AtomicGraph
 from sigmaff.models import Potential
 from sigmaff.models.file import load, save
 from sigmaff.models.prediction import Calibration
+from sigmaff.models.record import RunRecord
 
 close = torch.testing.assert_close
 NO_DIFFERENCE = {"rtol": 0.0, "atol": 0.0}
@@ -375,7 +376,7 @@ def test_a_saved_potential_is_the_same_potential(potential: Potential, tmp_path:
     potential.forces_calibration = Calibration(
         method="quantile", scale=0.6, n_samples=90, coverages=(0.0, 0.5, 0.9), multipliers=(0.0, 0.7, 3.0)
     )
-    potential.record = {"source": "here", "values": [1, 2.5]}
+    potential.record = RunRecord.model_validate({"source": "here", "values": [1, 2.5]})
     save(potential, tmp_path / "model.sigmaff")
     loaded = load(tmp_path / "model.sigmaff")
     graph = graph_of(ETHANOL, CRYSTAL)

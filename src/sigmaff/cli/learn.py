@@ -96,9 +96,8 @@ def _tell(result: "CampaignResult") -> None:
     for column in columns:
         table.add_column(column, justify="right")
     for figures in result.rounds:
-        fresh, test = figures["fresh"] or {}, figures["test"] or {}
-        counts = (figures[key] for key in ("round", "n_labels", "engine_calls", "n_set_aside"))
-        errors = (part.get("forces_mae") for part in (fresh, test))
+        counts = (figures.round, figures.n_labels, figures.engine_calls, figures.n_set_aside)
+        errors = (None if figures.fresh is None else figures.fresh.forces_mae, figures.test_value("forces_mae"))
         table.add_row(*map(str, counts), *map(_error, errors))
     console.print(table)
     console.print(result.reason, soft_wrap=True)

@@ -59,10 +59,11 @@ def ensemble(
     from sigmaff.files import refuse_overwrite
     from sigmaff.models import Ensemble
     from sigmaff.models.file import load_potential, save
+    from sigmaff.models.record import MemberRecord, RunRecord
 
     refuse_overwrite(output, force)
     joined = Ensemble([load_potential(model) for model in models])
-    joined.record = {"members": [{"file": str(model)} for model in models]}
+    joined.record = RunRecord(members=[MemberRecord(file=str(model)) for model in models])
     save(joined, output, force=force)
     console.print(f"ensemble of {len(models)}: {output}", soft_wrap=True)
     console.print("its σ is raw: calibrate it on held-out structures with 'sigmaff calibrate'")

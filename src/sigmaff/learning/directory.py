@@ -1,4 +1,4 @@
-"""The directory of a campaign: every structure, label, model and decision, in files that are written whole."""
+"""The directory of a campaign: every structure, label, model and decision is a file, written atomically."""
 
 import json
 import shutil
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ase.io
 from ase import Atoms
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
@@ -32,7 +32,7 @@ class Round:
 
     @property
     def explored(self) -> Path:
-        """What came of the exploration; there once it is over."""
+        """``Explored``; exists once the exploration is over."""
         return self.path / "explored.json"
 
     @property
@@ -50,7 +50,7 @@ class Round:
 
     @property
     def summary(self) -> Path:
-        """Figures of the round; there once it is over."""
+        """``RoundSummary``; exists once the round is over."""
         return self.path / "round.json"
 
     def label(self, index: int) -> Path:
@@ -64,10 +64,16 @@ class Round:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
 
 
+def _current_names(settings: Any) -> Any:
+    """Settings under the names of this version."""
+    renamed = {"explore.stop_above": "explore.trust_below"}
+    return {renamed.get(key, key): value for key, value in settings.items()} if isinstance(settings, dict) else settings
+
+
 class CampaignFile(RunFile):
     """``campaign.json``: the campaign that a directory belongs to."""
 
-    settings: dict[str, Any]  # by dotted name
+    settings: Annotated[dict[str, Any], BeforeValidator(_current_names)]  # by dotted name
     files: dict[str, str]  # SHA-256 of each file of structures
     versions: dict[str, str] = Field(
         default_factory=lambda: {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
@@ -130,7 +136,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise DataError(f"{path} is not what a campaign wrote; remove it to have it made again") from None
+        raise DataError(f"{path} is damaged or not written by a campaign; remove it to compute it again") from None
 
 
 def read_frames(path: Path) -> list[Atoms]:

@@ -114,7 +114,7 @@ def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | 
 
 def label_noise(potential: Potential) -> Noise:
     """From the record of the closed form, or from a variational head's own noise."""
-    head, fit = potential.head, potential.record.get("fit", {})
+    head, fit = potential.head, {} if potential.record.fit is None else potential.record.fit.model_dump()
     assert isinstance(head, LNK)
     if "noise" not in fit:
         return Noise(energy=math.exp(2.0 * head.log_noise.item()), forces=None)

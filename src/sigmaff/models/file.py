@@ -5,11 +5,11 @@ import math
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,6 +23,7 @@ from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration
+from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 2
 METADATA_KEY = "sigmaff"
@@ -52,6 +53,10 @@ class Part(BaseModel):
         return statistics
 
 
+def _readable(record: Any) -> Any:
+    return RunRecord.readable(record) if isinstance(record, dict) else record
+
+
 class Header(Part):
     """What a model file says about itself, beside its tensors: a potential, and what is made of it."""
 
@@ -60,7 +65,7 @@ class Header(Part):
     library_version: str
     energy_calibration: Calibration | None
     forces_calibration: Calibration | None
-    record: dict[str, Any]
+    record: Annotated[RunRecord, BeforeValidator(_readable)]
     mc_dropout: MonteCarloDropoutConfig | None = None
     other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
 

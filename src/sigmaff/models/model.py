@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from torch import nn
 from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.prediction import Calibration, ForcesStd, Prediction, calibrated
+from sigmaff.models.record import RunRecord
 
 
 class Model(nn.Module, ABC):
@@ -19,7 +20,7 @@ class Model(nn.Module, ABC):
         super().__init__()
         self.energy_calibration: Calibration | None = None
         self.forces_calibration: Calibration | None = None
-        self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
+        self.record = RunRecord()
 
     @property
     @abstractmethod

@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data
@@ -28,7 +28,7 @@ class Cell:
 
     method: str
     title: str
-    record: dict[str, Any]
+    record: RunRecord
     n_parameters: int = 0
     training_seconds: float = 0.0  # of all that it needs, backbones of other methods included
     fit_seconds: float = 0.0
@@ -125,22 +125,19 @@ def _cell(
 ) -> Cell:
     title = METHODS[name].title
     if isinstance(path, str):
-        return Cell(method=name, title=title, record={}, milliseconds={}, failed=path)
+        return Cell(method=name, title=title, record=RunRecord(), milliseconds={}, failed=path)
     record = models[name].record
-    trained = [
-        part[key]
-        for part in (record, *record.get("members", []))
-        for key in ("training", "head_training")
-        if key in part
-    ]
+    parts = (record, *record.members)
+    trained = [found for part in parts for found in (part.training, part.head_training) if found is not None]
     if METHODS[name].takes_backbone:
-        trained.append(load(config.output / "backbone" / "model.sigmaff").record["training"])
+        backbone = load(config.output / "backbone" / "model.sigmaff").record.training
+        trained += [] if backbone is None else [backbone]
     return Cell(
         method=name,
         title=title,
         record=record,
         n_parameters=sum(parameter.numel() for parameter in models[name].parameters()),
-        training_seconds=sum(part["seconds"] for part in trained),
-        fit_seconds=record.get("fit", {}).get("seconds", 0.0),
+        training_seconds=sum(found.seconds for found in trained),
+        fit_seconds=0.0 if record.fit is None else record.fit.seconds,
         milliseconds=milliseconds[name],
     )

@@ -33,8 +33,8 @@ def _metrics(key: str, scale: float = 1.0) -> tuple[Value, Value]:
 
     def of(quantity: str) -> Value:
         def value(cell: Cell) -> float | None:
-            found = cell.record.get("metrics", {}).get(f"{quantity}_{key}")
-            return None if found is None else scale * found
+            found = (cell.record.metrics or {}).get(f"{quantity}_{key}")
+            return scale * found if isinstance(found, float | int) else None
 
         return value
 
@@ -44,14 +44,14 @@ def _metrics(key: str, scale: float = 1.0) -> tuple[Value, Value]:
 def _auroc(name: str) -> tuple[Value, Value]:
     """By energy σ per atom, and by force σ."""
     return (
-        lambda cell: cell.record.get("ood", {}).get(name, {}).get("energy_auroc"),
-        lambda cell: cell.record.get("ood", {}).get(name, {}).get("forces_auroc"),
+        lambda cell: cell.record.ood.get(name, {}).get("energy_auroc"),
+        lambda cell: cell.record.ood.get(name, {}).get("forces_auroc"),
     )
 
 
 def columns(cells: Sequence[Cell]) -> list[Column]:
     """All measures, energies / forces; in kcal/mol and Å, so that errors can be held against the literature."""
-    sets = dict.fromkeys(name for cell in cells for name in cell.record.get("ood", {}))
+    sets = dict.fromkeys(name for cell in cells for name in cell.record.ood)
     return [
         Column(label="MAE (kcal/mol, /Å)", values=_metrics("mae", 1.0 / KCAL_PER_MOL), digits=4),
         Column(label="calibration, raw", values=_metrics("calibration_raw")),
@@ -100,6 +100,4 @@ def write_comparison(directory: Path, cells: Sequence[Cell]) -> list[Path]:
 
 def _content(cell: Cell) -> dict[str, Any]:
     """Without the split, which every model file holds."""
-    content = asdict(cell)
-    content["record"].pop("split", None)
-    return content
+    return asdict(cell) | {"record": cell.record.model_dump(mode="json", exclude={"split"})}

@@ -2,6 +2,14 @@
 
 from sigmaff.simulation.calculator import Calculator
 from sigmaff.simulation.predict import output_format, predict_structures, write_structures
-from sigmaff.simulation.results import snapshot, store_results
+from sigmaff.simulation.results import bare_copy, snapshot, store_results
 
-__all__ = ["Calculator", "output_format", "predict_structures", "snapshot", "store_results", "write_structures"]
+__all__ = [
+    "Calculator",
+    "bare_copy",
+    "output_format",
+    "predict_structures",
+    "snapshot",
+    "store_results",
+    "write_structures",
+]

@@ -40,7 +40,8 @@ class Copies(Cell):
 
     def work(self, place: Place, listener: Listener) -> dict[str, Any]:
         model = load(place.model(self.after[0]))
-        test = read_structures(self.source).subset(model.record["split"]["test"][:N_COPIED])
+        assert model.record.split is not None
+        test = read_structures(self.source).subset(model.record.split.test[:N_COPIED])
         std = np.array([[_energy_std(model, self._copied(atoms, n)) for n in self.n] for atoms in test.structures])
         curve = (std / std[:, :1]).mean(0)
         slope = np.polyfit(np.log(self.n), np.log(std / std[:, :1]).mean(0), 1)[0]

@@ -12,7 +12,7 @@ from sigmaff.runs.run import RunResult, run, run_with
 from sigmaff.runs.stages import joining, sampling
 from sigmaff_paper.experiments.cell import Cell, Place
 
-KEPT = ("metrics", "ood", "training", "head_training", "fit", "members", "seconds")
+KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
 """What a cell tells of the record of its model."""
 
 
@@ -53,5 +53,6 @@ def _located(cell: Trained | Joined | Sampled, place: Place, backbone: Path | No
 def _told(result: RunResult | None) -> dict[str, Any]:
     assert result is not None  # on one device
     record = read_header(result.model_path).record
-    source = record["config"]["data"]["source"]["path"]
-    return {"data": source, **{key: record[key] for key in KEPT if key in record}}
+    assert record.config is not None
+    source = record.config["data"]["source"]["path"]
+    return {"data": source, **record.model_dump(mode="json", include=KEPT)}

@@ -82,7 +82,9 @@ def open_run(
         "calibration_structures": None if calibration is None else len(calibration),
     }
     folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
-    threshold = None if has_checkpoint else choose_threshold(config, calibration)
+    threshold = (
+        None if has_checkpoint else choose_threshold(config.stop_above, config.error_above, config.risk, calibration)
+    )
     summary = Summary(steps=config.steps, threshold=threshold, settings=settings)
     if folder.file.exists() and not has_checkpoint:
         folder.write(summary)

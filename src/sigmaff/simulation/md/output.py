@@ -10,7 +10,7 @@ from ase.io import write
 
 from sigmaff.errors import DataError
 from sigmaff.simulation.md.stepper import Results
-from sigmaff.simulation.results import with_results
+from sigmaff.simulation.results import bare_copy, with_results
 
 LOG, CROSSINGS, BROKEN = "log.csv", "crossings.extxyz", "broken.extxyz"
 COLUMNS = (
@@ -80,7 +80,8 @@ class Output:
 
     def append_frame(self, name: str, atoms: Atoms, results: Results, info: dict[str, float | str]) -> None:
         """A whole frame, with σ where files of structures keep it."""
-        bare = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, momenta=atoms.get_momenta())
+        bare = bare_copy(atoms)
+        bare.set_momenta(atoms.get_momenta())
         bare.info.update(info)
         text = io.StringIO()
         write(text, with_results(bare, results), format="extxyz")

@@ -18,7 +18,7 @@ from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftMonitor
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
-from sigmaff.simulation.md.prediction_server import Broken, Question, answers
+from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
 from sigmaff.simulation.md.replica import Origin, Record, Replica
 from sigmaff.simulation.md.status import StatusNote
 from sigmaff.simulation.md.threshold import Scores, Threshold
@@ -160,7 +160,7 @@ class _Run:
             replies = answers(self.model, asked)
             for replica, reply in zip(list(waiting), replies, strict=True):
                 question = None
-                if isinstance(reply, Broken):
+                if isinstance(reply, Unphysical):
                     self._give_up(replica, reply)
                 else:
                     question = replica.stepper.answer(reply)
@@ -176,10 +176,10 @@ class _Run:
         """What follows from where a replica has got to."""
         temperature, limit = temperature_of(replica.atoms), self.config.hottest * replica.target
         if not np.isfinite(temperature):
-            self._give_up(replica, Broken("not finite", "velocities are not finite numbers"))
+            self._give_up(replica, Unphysical("not finite", "velocities are not finite numbers"))
             return
         if temperature > limit:
-            self._give_up(replica, Broken("temperature", f"{temperature:.0f} K, above the limit of {limit:.0f} K"))
+            self._give_up(replica, Unphysical("temperature", f"{temperature:.0f} K, above the limit of {limit:.0f} K"))
             return
         if self._look(replica):
             self._cross(replica)
@@ -227,10 +227,10 @@ class _Run:
         else:
             replica.redraw_velocities(self.output)
 
-    def _give_up(self, replica: Replica, broken: Broken) -> None:
+    def _give_up(self, replica: Replica, found: Unphysical) -> None:
         if np.isfinite(replica.atoms.positions).all() and np.isfinite(replica.atoms.get_momenta()).all():
-            self.output.append_frame(BROKEN, replica.atoms, {}, replica.frame_info(reason=broken.reason))
-        replica.end(broken.reason, broken.message)
+            self.output.append_frame(BROKEN, replica.atoms, {}, replica.frame_info(reason=found.reason))
+        replica.end(found.reason, found.message)
 
     def _report(self, listener: Listener) -> None:
         running = [replica for replica in self.replicas if replica.running]
