@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from ase.data import chemical_symbols
+from machine import describe_machine
 from peers import NequIPPackage, PygDimeNetPP, PygSchNet, energies_and_forces
-from timing import alternate, describe_machine
 from torch import Tensor, nn
 
 from sigmaff.allocator import keep_large_blocks
@@ -26,6 +26,7 @@ from sigmaff.data import DatasetStatistics, DataSource, GraphDataset, compute_st
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential, PotentialConfig
+from sigmaff.timing import median_seconds
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Batch, Objective
 
@@ -137,7 +138,7 @@ def measure(name: str, dataset: GraphDataset, rounds: int) -> list[str]:
     for kind in ("inference", "training"):
         for compiled in (False, True):
             ours, peers = runs[kind, compiled]
-            seconds = alternate({"ours": ours, "peer": peers}, rounds=rounds)
+            seconds = median_seconds({"ours": ours, "peer": peers}, rounds)
             cells.append(f"{1e3 * seconds['peer']:.1f} | **{seconds['ours'] / seconds['peer']:.2f}**")
     return cells
 

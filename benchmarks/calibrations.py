@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
-from sigmaff.evaluation import CalibrationMethod, fit_calibration
+from sigmaff.evaluation import CalibrationMethod, evaluate, fit_calibration
 from sigmaff.evaluation.calibration import CALIBRATION_METHODS
-from sigmaff.evaluation.datasets import dataset_for, evaluate_on, recorded_structures
+from sigmaff.evaluation.datasets import dataset_for, recorded_structures
 from sigmaff.evaluation.metrics import FloatArray, calibration_score
 from sigmaff.models import Model
 from sigmaff.models.file import load
@@ -34,7 +34,7 @@ def evaluated(model: Model, part: str, n: int, terminal: Terminal) -> Samples:
     structures = recorded_structures(model, part)
     taken = np.sort(np.random.default_rng(0).permutation(len(structures))[:n])
     terminal.stage(part)
-    found = evaluate_on(model, dataset_for(model, structures.subset(taken)), name=part, listener=terminal)
+    found = evaluate(model, dataset_for(model, structures.subset(taken)), name=part, progress=terminal.advance)
     arrays = (found.energy_error, found.energy_std_raw, found.forces_error, found.forces_std_raw)
     energy_error, energy_std, forces_error, forces_std = (
         array.reshape(len(taken), -1) for array in arrays if array is not None

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 from ase.io import read
+from machine import describe_machine
 from peers import PygDimeNetPP, energies_and_forces, triplets
-from timing import describe_machine
 
 from sigmaff.backbones import DimeNetPPConfig
 from sigmaff.data import DatasetStatistics

@@ -7,7 +7,7 @@ import argparse
 
 import torch
 from ase.build import molecule
-from timing import alternate, describe_machine
+from machine import describe_machine
 from torch import Tensor
 
 from sigmaff.allocator import keep_large_blocks
@@ -16,6 +16,7 @@ from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig, dropout
+from sigmaff.timing import median_seconds
 
 SIZE = 5
 
@@ -92,7 +93,7 @@ def main() -> None:
         }
         if arguments.no_compile:
             del runs["compiled"]
-        seconds = alternate(runs, rounds=arguments.rounds)
+        seconds = median_seconds(runs, arguments.rounds)
         ratios = [f"{seconds[name] / seconds['one']:.2f} ×" if name in seconds else "–" for name in names]
         print(f"| {n} | {1e3 * seconds['one']:.2f} | {' | '.join(ratios)} |", flush=True)
 

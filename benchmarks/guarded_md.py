@@ -15,15 +15,16 @@ import ase.io
 import numpy as np
 import torch
 from ase import Atoms
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, SplitConfig, read_structures
 from sigmaff.data.labelling import LabelError, label
-from sigmaff.evaluation.datasets import dataset_for, evaluate_on, recorded_structures
+from sigmaff.evaluation import evaluate
+from sigmaff.evaluation.datasets import dataset_for, recorded_structures
 from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.runs.config import DataConfig
@@ -71,7 +72,9 @@ def moved(
     scores, guard = None, {}
     if calibration is not None:
         terminal.stage(f"σ of calibration structures, {name}")
-        scores = structure_scores(evaluate_on(model, dataset_for(model, calibration), name=name, listener=terminal))
+        scores = structure_scores(
+            evaluate(model, dataset_for(model, calibration), name=name, progress=terminal.advance)
+        )
         guard = {"stop_above": "auto", "error_above": options.error_above, "risk": risk}
     config = MDConfig.model_validate(
         {

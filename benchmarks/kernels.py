@@ -14,21 +14,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from timing import describe_machine
+from machine import describe_machine
 from torch import Tensor
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.data import GraphDataset, read_structures
-from sigmaff.evaluation import auroc, spearman
 from sigmaff.evaluation.datasets import foreign_dataset
+from sigmaff.evaluation.metrics import auroc, spearman
 from sigmaff.heads import LNK, LNKConfig
+from sigmaff.heads.lnk.fit import LENGTHSCALES, LINEAR_SCALES
+from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, RowLimit, Rows
+from sigmaff.heads.posterior import FORCE_WEIGHTS, Moments, Posterior, held_out_score, posteriors
 from sigmaff.models import Potential
 from sigmaff.models.file import load_potential, read_header
+from sigmaff.models.solve import LabelledObservations
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data
-from sigmaff.training.closed_form import HELD_OUT_ROWS, LENGTHSCALES, LINEAR_SCALES, TRAINING_ROWS
-from sigmaff.training.posterior import FORCE_WEIGHTS, Moments, Posterior, Rows, held_out_score, posteriors
-from sigmaff.training.rows import KernelFunction, RowLimit, collect_rows, joined, node_features
 
 ALL_ROWS = RowLimit(n_rows=10**9, work=10**15)
 N_TEST = 60
@@ -40,7 +41,7 @@ class Prior:
     """A kernel up to the scale of its linear part."""
 
     name: str
-    function: KernelFunction
+    function: LNK
     linear_scales: tuple[float, ...] = (1.0,)
 
     def scales(self, linear_scale: float) -> Tensor:
@@ -51,7 +52,7 @@ class Prior:
 
 
 def priors(potential: Potential, train: GraphDataset) -> Iterator[Prior]:
-    features = node_features(potential, train)
+    features = LabelledObservations(potential, train).embeddings()
     for name in ("linear", "linear, elements alike", "rbf", "matern52", "rbf+linear"):
         kernel, _, alike = name.partition(", ")
         for lengthscale in (1.0,) if kernel == "linear" else LENGTHSCALES:
@@ -63,7 +64,7 @@ def priors(potential: Potential, train: GraphDataset) -> Iterator[Prior]:
             two_parts = "+" in kernel
             yield Prior(
                 name=name,
-                function=KernelFunction(kernel=head.kernel, head=head),
+                function=head,
                 linear_scales=LINEAR_SCALES if two_parts else (1.0,),
             )
 
@@ -82,12 +83,14 @@ class Seen:
 
 def seen(potential: Potential, found: list[Prior], dataset: GraphDataset, limit: RowLimit) -> list[Seen]:
     parts: list[tuple[list[Rows], list[Rows]]] = [([], []) for _ in found]
-    for rows_of_kernels, _ in collect_rows(potential, [prior.function for prior in found], dataset, limit, seed=0):
+    functions = [prior.function for prior in found]
+    for rows_of_kernels, _ in LabelledObservations(potential, dataset).rows(functions, limit, seed=0):
         for (energies, forces), (energy_rows, force_rows) in zip(parts, rows_of_kernels, strict=True):
             energies.append(energy_rows)
             forces.extend([] if force_rows is None else [force_rows])
     return [
-        Seen(energy=joined(energies), forces=joined(forces), n_structures=len(dataset)) for energies, forces in parts
+        Seen(energy=Rows.joined(energies), forces=Rows.joined(forces), n_structures=len(dataset))
+        for energies, forces in parts
     ]
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe_machine
 from matplotlib.axes import Axes
 from rich.console import Console
-from timing import describe_machine
 from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.allocator import keep_large_blocks

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
-from sigmaff.evaluation import Summary, summarize
-from sigmaff.evaluation.datasets import evaluate_on
+from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.models.file import load
 from sigmaff.units import KCAL_PER_MOL
 
@@ -51,7 +50,7 @@ def backbone_alone(directory: Path, test: list[int], source: Path, terminal: Ter
     structures = read_structures(DataSource(path=source, format="rmd17_original"))
     terminal.stage(f"{directory}: backbone alone")
     dataset = GraphDataset(structures.subset(test), potential.cutoff)
-    return summarize(evaluate_on(potential, dataset, name=directory.name, listener=terminal))
+    return summarize(evaluate(potential, dataset, name=directory.name, progress=terminal.advance))
 
 
 def rows(directory: Path, terminal: Terminal) -> list[str]:

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
-from sigmaff.evaluation import Summary, summarize
-from sigmaff.evaluation.datasets import evaluate_on
+from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.models.file import load
 from sigmaff.models.record import RunRecord
 from sigmaff.units import KCAL_PER_MOL
@@ -26,7 +25,7 @@ from sigmaff.units import KCAL_PER_MOL
 N_OOD = 1000
 
 
-def evaluate(directory: Path, console: Console) -> tuple[Summary, Summary, RunRecord]:
+def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, RunRecord]:
     """Figures of the backbone and of the LNK on the test structures, and the run's record."""
     data = Path(os.environ["SIGMAFF_DATA"]) / "rmd17"
     model, backbone = load(directory / "model.sigmaff"), load(directory / "backbone.sigmaff")
@@ -37,11 +36,11 @@ def evaluate(directory: Path, console: Console) -> tuple[Summary, Summary, RunRe
     malonaldehyde = GraphDataset(other.subset(np.sort(chosen)), model.cutoff)
     with Terminal(console) as terminal:
         terminal.stage("backbone")
-        plain = summarize(evaluate_on(backbone, test, name="ethanol", listener=terminal))
+        plain = summarize(evaluate(backbone, test, name="ethanol", progress=terminal.advance))
         terminal.stage("LNK")
-        ours = evaluate_on(model, test, name="ethanol", listener=terminal)
+        ours = evaluate(model, test, name="ethanol", progress=terminal.advance)
         terminal.stage("LNK on malonaldehyde")
-        ood = evaluate_on(model, malonaldehyde, name="malonaldehyde", listener=terminal)
+        ood = evaluate(model, malonaldehyde, name="malonaldehyde", progress=terminal.advance)
     return plain, summarize(ours, ood), model.record
 
 
@@ -79,7 +78,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_large_blocks()
-    plain, lnk, record = evaluate(arguments.directory, Console(stderr=True))
+    plain, lnk, record = figures_of(arguments.directory, Console(stderr=True))
     print(f"{record.training.n_epochs} epochs, {describe_machine()}; trained {record.date}\n")
     print(table(plain, lnk, record))
     if arguments.json is not None:

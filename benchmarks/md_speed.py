@@ -15,12 +15,13 @@ import torch
 from ase import Atoms, units
 from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
-from timing import alternate, describe_machine
+from machine import describe_machine
 
 from sigmaff import Calculator, load
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.models import Model
 from sigmaff.simulation.md import MDConfig, run_md
+from sigmaff.timing import median_seconds
 
 TIME_STEP = 0.5  # fs
 TEMPERATURE = 300.0  # K
@@ -72,7 +73,7 @@ def main() -> None:
             "one replica, sigmaff md, force σ every 10 steps": lambda: md(1, guarded=True),
             f"{many} replicas, sigmaff md, force σ every 10 steps": lambda: md(many, guarded=True),
         }
-        seconds = alternate(things, rounds=options.rounds, warm_up=1)
+        seconds = median_seconds(things, options.rounds)
     steps = {what: options.steps * (many if what.startswith(str(many)) else 1) for what in things}
     first = next(iter(things))
     print(f"{len(start)} atoms, {describe_machine()}\n")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import GraphDataset, read_structures
-from sigmaff.evaluation.datasets import evaluate_on
+from sigmaff.evaluation import evaluate
 from sigmaff.models.file import load
 from sigmaff.report import readme_figure
 
@@ -26,7 +26,7 @@ def main() -> None:
     ether = read_structures(arguments.demo / "dimethyl_ether.extxyz")
     with Terminal(Console(stderr=True)) as terminal:
         evaluations = [
-            evaluate_on(model, GraphDataset(part, model.cutoff), name=name, listener=terminal)
+            evaluate(model, GraphDataset(part, model.cutoff), name=name, progress=terminal.advance)
             for part, name in ((ethanol, "ethanol"), (ether, "dimethyl ether"))
         ]
     readme_figure(*evaluations).savefig(arguments.output)

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from machine import describe_machine
 from molecules import ethanol_batch
-from timing import alternate, describe_machine
 
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.data import DatasetStatistics
@@ -20,6 +20,7 @@ from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Model, Potential, PotentialConfig
 from sigmaff.models.file import load
+from sigmaff.timing import median_seconds
 
 STATISTICS = DatasetStatistics(
     elements=(1, 6, 8),
@@ -58,7 +59,7 @@ def of_heads() -> None:
         graph, _ = ethanol_batch(n_structures, 10.0)
         things = {name: partial(model.predict, graph, forces_std="none") for name, model in models.items()}
         things["with force σ"] = partial(models["LNK, mean residual"].predict, graph, forces_std="exact")
-        seconds = alternate(things)
+        seconds = median_seconds(things, 30)
         base = seconds["backbone"]
         order = ("LNK, mean residual", "LNK, mean backbone", "LNK, linear kernel", "with force σ")
         ratios = [seconds[name] / base for name in order]
@@ -73,7 +74,7 @@ def of_runs(backbone: Model, fitted: Model) -> None:
         graph, _ = ethanol_batch(n_structures, backbone.cutoff)
         models = {"backbone": backbone, "again": backbone, "fitted": fitted}
         things = {name: partial(model.predict, graph, forces_std="none") for name, model in models.items()}
-        seconds = alternate(things, rounds=100)
+        seconds = median_seconds(things, 100)
         base = seconds["backbone"]
         again, with_std = seconds["again"] / base, seconds["fitted"] / base
         print(f"| {n_structures} | {1e3 * base:.2f} | {again:.3f} × | {with_std:.3f} × |")

@@ -9,13 +9,13 @@ import os
 from pathlib import Path
 
 import numpy as np
+from machine import describe_machine
 from rich.console import Console
-from timing import describe_machine
 
 from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, read_structures
-from sigmaff.evaluation import Summary, summarize
-from sigmaff.evaluation.datasets import calibrate, dataset_for, evaluate_on
+from sigmaff.evaluation import Summary, evaluate, summarize
+from sigmaff.evaluation.datasets import calibrate, dataset_for
 from sigmaff.models import Model
 from sigmaff.models.file import load
 
@@ -30,7 +30,7 @@ MEASURES = {
 
 
 def summary(model: Model, structures: LabelledStructures, terminal: Terminal) -> Summary:
-    return summarize(evaluate_on(model, dataset_for(model, structures), name="test", listener=terminal))
+    return summarize(evaluate(model, dataset_for(model, structures), name="test", progress=terminal.advance))
 
 
 def main() -> None:

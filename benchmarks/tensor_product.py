@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 import torch
 from e3nn import o3
-from timing import alternate, describe_machine
+from machine import describe_machine
 from torch import Tensor
 
 from sigmaff.backbones import NequIPConfig
 from sigmaff.backbones.irreps import CoupledHarmonics, all_irreps
 from sigmaff.backbones.nequip import Layer
+from sigmaff.timing import median_seconds
 
 N_ATOMS, N_PAIRS, N_ELEMENTS = 8 * 21, 8 * 113, 4
 Run = Callable[[], None]
@@ -111,7 +112,7 @@ def main() -> None:
         for kind, runs in kinds.items():
             cells = []
             for compiled in (False, True):
-                seconds = alternate(runs(compiled), rounds=arguments.rounds)
+                seconds = median_seconds(runs(compiled), arguments.rounds)
                 cells.append(f"{1e3 * seconds['e3nn']:.2f} | **{seconds['ours'] / seconds['e3nn']:.2f}**")
             print(f"| {l_max} | {kind} | {' | '.join(cells)} |", flush=True)
 

@@ -7,9 +7,9 @@ import argparse
 from collections.abc import Callable
 
 import torch
+from machine import describe_machine
 from molecules import ethanol_batch
 from sigma_cost import STATISTICS
-from timing import alternate, describe_machine
 from torch import Tensor, nn
 from torch_geometric.nn import SchNet as PygSchNet
 
@@ -17,6 +17,7 @@ from sigmaff.allocator import keep_large_blocks
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential, PotentialConfig
+from sigmaff.timing import median_seconds
 from sigmaff.training import TrainingConfig
 from sigmaff.training.objective import Batch, Objective
 
@@ -79,12 +80,13 @@ def main() -> None:
     for n_structures in (1, 8, 32):
         graph, labels = ethanol_batch(n_structures, 10.0)
         energy, forces = labels.energy.float(), labels.forces.float()
-        seconds = alternate(
+        seconds = median_seconds(
             {
                 "pyg": pyg_step(graph, energy, forces),
                 "eager": our_step(graph, energy, forces, compiled=False),
                 "compiled": our_step(graph, energy, forces, compiled=True),
-            }
+            },
+            n_rounds=30,
         )
         base = seconds["pyg"]
         ratios = " | ".join(f"{seconds[name] / base:.2f} ×" for name in ("eager", "compiled"))

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import ase.io
 import pytest
 
-from cli_case import Workspace, succeed, write_config, write_files
+from cli_case import Workspace, ether_frames, morse_frames, succeed, write_config, write_files
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +24,19 @@ def deterministic(workspace: Workspace) -> Path:
     head = ("--set", "model.head={name: deterministic}", "--set", "training.max_epochs=3")
     succeed("train", workspace / "run.yaml", "--output", output, *head)
     return output / "model.sigmaff"
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The folder after ``sigmaff compare run.yaml --methods all``: a model of every method, not to be changed."""
+    folder = tmp_path_factory.mktemp("compare")
+    ase.io.write(folder / "data.extxyz", morse_frames(150, seed=1))
+    ase.io.write(folder / "other.extxyz", ether_frames(12))
+    config = write_config(
+        folder / "run.yaml",
+        ("data.split", {"n_train": 110, "n_validation": 20, "n_test": 20}),
+        ("training.max_epochs", 2),
+        ("ood", {"ether": {"source": str(folder / "other.extxyz")}}),
+    )
+    succeed("compare", config, "--methods", "all")
+    return Workspace(folder=folder)

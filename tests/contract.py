@@ -1,12 +1,13 @@
-"""What the contract tests run on: every backbone with every head, small and fitted, and structures of all kinds.
+"""The cases of the contract tests: backbone × head × wrapper, small and with parameters, and structures of all kinds.
 
-A new backbone or head joins by a line in ``BACKBONES`` or ``HEADS`` and inherits every test of ``test_contract``. What
-a method is not meant to hold is in ``BREAKS``: then the test must fail, or it is wrong.
+To add a backbone or a head, add one line to ``BACKBONES`` or ``HEADS``: it inherits every test of ``test_contract``.
+``BREAKS`` lists the properties that a method violates by design. There a test must fail, or the entry is wrong.
 """
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,8 +20,6 @@ from sigmaff.data import DatasetStatistics, GraphDataset, LabelledStructures
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import HEADS as HEAD_CLASSES
 from sigmaff.heads import (
-    LNK,
-    SVGP,
     DeterministicConfig,
     EvidentialConfig,
     GMDNConfig,
@@ -32,27 +31,27 @@ from sigmaff.heads import (
     ShallowEnsembleConfig,
     SVGPConfig,
 )
-from sigmaff.models import Potential, PotentialConfig
-from sigmaff.training.fits import fit_head
+from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig
+from sigmaff.models.model import Model
+from sigmaff.models.solve import solve_head
 
 CUTOFF = 4.5
 
+SECOND_DEGREE = NequIPConfig(cutoff=CUTOFF, n_features=4, n_layers=2, n_radial=8, l_max=2)
 BACKBONES: list[BackboneConfig] = [
     SchNetConfig(cutoff=CUTOFF, n_hidden=16, n_filters=16, n_interactions=2, n_gaussians=12),
     DimeNetPPConfig(cutoff=CUTOFF, n_hidden=12, n_blocks=2, n_directional=8, n_output=10, n_spherical=3, n_radial=3),
     NequIPConfig(cutoff=CUTOFF, n_features=6, n_layers=2, n_radial=8),
-    NequIPConfig(cutoff=CUTOFF, n_features=4, n_layers=2, n_radial=8, l_max=2),
+    SECOND_DEGREE,
 ]
 HEADS: list[HeadConfig] = [
     DeterministicConfig(),
-    LNKConfig(kernel="rbf", mean="constant", n_inducing=12, n_samples=16, n_frequencies=64),
-    LNKConfig(kernel="rbf", mean="residual", covariance="diagonal", n_inducing=12, n_samples=16, n_frequencies=64),
-    LNKConfig(kernel="rbf+linear", mean="residual", n_inducing=12, n_samples=16, n_frequencies=64),
+    LNKConfig(kernel="rbf", mean="constant", fit="variational", n_inducing=12, n_samples=16, n_frequencies=64),
+    LNKConfig(kernel="rbf", covariance="diagonal", fit="variational", n_inducing=12, n_samples=16, n_frequencies=64),
+    LNKConfig(kernel="rbf+linear", fit="variational", n_inducing=12, n_samples=16, n_frequencies=64),
     LNKConfig(kernel="rbf+linear", mean="backbone", covariance="diagonal", n_inducing=12, n_samples=16),
     LNKConfig(kernel="matern52", mean="backbone", n_inducing=12, n_samples=16, n_frequencies=64),
-    LNKConfig(kernel="linear", mean="residual", n_samples=16),
-]
-OTHER_HEADS: list[HeadConfig] = [
+    LNKConfig(kernel="linear", n_samples=16),
     EvidentialConfig(),
     GMDNConfig(n_components=3, n_hidden=8),
     SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=64),
@@ -60,21 +59,39 @@ OTHER_HEADS: list[HeadConfig] = [
     ShallowEnsembleConfig(n_members=6, n_steps=20),
     LatentDistanceConfig(distance="knn", n_points=40, n_neighbors=3),
     LatentDistanceConfig(distance="mixture", n_components=2),
+    GPConfig(n_structures=6, n_force_rows=60),
 ]
-"""Heads that are tested on one of each kind of backbone."""
+WRAPPED_HEADS = [head for head in HEADS if head.name == "evidential" or head == LNKConfig(n_samples=16)]
+Wrapper = Literal["none", "ensemble", "mc dropout"]
+WRAPPERS: tuple[Wrapper, ...] = ("ensemble", "mc dropout")
 DESCRIPTOR = DescriptorConfig(cutoff=CUTOFF, n_radial=4, n_shells=3, n_powers=2)
 
-ADDITIVE = "energies of far structures add"
-ADDITIVE_STD = "σ of far structures adds, or its square does"
-SLOPES = "σ of forces comes from slopes of energies"
+EXTENSIVITY = "extensivity: energies of far structures add"
+ISOLATED_EXTENSIVITY = "extensivity: energies of isolated atoms add"
+STD_EXTENSIVITY = "size consistency: σ of far structures adds, or its square does"
+ATOM_STD = "σ of an isolated atom is that of its structure"
+GRADIENT_STD = "σ of forces is that of the energy's gradient"
+PERMUTATION = "equivariance under permutation of atoms"
+PERIODIC_CELL = "invariance under the choice of periodic cell"
+BATCHING = "batching: a structure's place in a batch does not matter"
+SMOOTHNESS = "smoothness at the cutoff"
 BREAKS: dict[str, set[str]] = {
-    "evidential": {ADDITIVE_STD},  # σ is a curve of the summed readout
-    "gmdn": {ADDITIVE, ADDITIVE_STD},  # energy and σ are networks of the summed embedding
-    "svgp": {ADDITIVE, ADDITIVE_STD},  # a process compares summed embeddings
-    "gp": {ADDITIVE, ADDITIVE_STD},
-    "latent_distance": {SLOPES},  # a distance is a number for each atom
+    "evidential": {STD_EXTENSIVITY},  # σ is a curve of the summed readout
+    "gmdn": {EXTENSIVITY, ISOLATED_EXTENSIVITY, STD_EXTENSIVITY},  # networks of the summed embedding
+    "svgp": {EXTENSIVITY, ISOLATED_EXTENSIVITY, STD_EXTENSIVITY},  # a process compares summed embeddings
+    "gp": {EXTENSIVITY, ISOLATED_EXTENSIVITY, STD_EXTENSIVITY},
+    "latent_distance": {GRADIENT_STD},  # a distance is a number for each atom
+    # masks depend on the number and the order of the atoms and pairs of a batch
+    "mc dropout": {EXTENSIVITY, STD_EXTENSIVITY, PERMUTATION, PERIODIC_CELL, BATCHING, SMOOTHNESS},
+    "mc dropout of schnet": {ISOLATED_EXTENSIVITY},  # DimeNet++ has no masks without pairs
+    "mc dropout of nequip": {ISOLATED_EXTENSIVITY},
+    # σ of an atom and of a force is the spread of the members alone: the head has none, or is not asked for it
+    "ensemble of evidential": {ATOM_STD},
+    "mc dropout of evidential": {ATOM_STD},
+    "mc dropout of lnk": {ATOM_STD},
 }
-"""By method, what does not hold, for reasons that lie in the method."""
+"""The properties that do not hold, for reasons that lie in the method: by head, by wrapper, by wrapper of a head or
+backbone."""
 
 STATISTICS = DatasetStatistics(
     elements=(1, 6, 7, 8),
@@ -90,53 +107,81 @@ FINITE_DIFFERENCE = {"rtol": 1e-5, "atol": 1e-7}
 SINGLE = {"rtol": 1e-3, "atol": 2e-5}
 """float32 against float64. σ loses half of the digits where it is small: it is the root of a difference."""
 STEP = 1e-4  # Å, or strain
+NOISE = 0.3
+"""Standard deviation of the noise on a head's parameters, in their own units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     backbone: BackboneConfig
     head: HeadConfig
+    wrapper: Wrapper = "none"
 
     @property
     def name(self) -> str:
         changed = [value for key, value in self.head if key in ("kernel", "covariance", "mean", "distance")]
         degree = [f"l{self.backbone.l_max}"] if isinstance(self.backbone, NequIPConfig) else []
-        return "-".join([self.backbone.name, *degree, self.head.name, *changed])
+        wrapper = [] if self.wrapper == "none" else [self.wrapper]
+        return "-".join([*wrapper, self.backbone.name, *degree, self.head.name, *changed])
 
     @property
     def breaks(self) -> set[str]:
-        return BREAKS.get(self.head.name, set())
+        wrapped = [f"{self.wrapper} of {part.name}" for part in (self.head, self.backbone)]
+        return set().union(*(BREAKS.get(key, set()) for key in (self.head.name, self.wrapper, *wrapped)))
 
-    def build(self) -> Potential:
-        """A potential of its own: float64, evaluation mode."""
-        return deepcopy(_build(self))
+    @property
+    def has_std(self) -> bool:
+        return self.wrapper != "none" or HEAD_CLASSES[self.head.name].kind is not None
+
+    def build(self) -> Model:
+        """A model of its own: float64, evaluation mode. Without a wrapper it is a ``Potential``."""
+        if self.wrapper == "ensemble":
+            return Ensemble([deepcopy(_build(self.backbone, self.head, seed)) for seed in range(1, 4)])
+        if self.wrapper == "mc dropout":
+            dropping = self.backbone.model_copy(update={"dropout": 0.2})
+            return MonteCarloDropout(deepcopy(_build(dropping, self.head)), MonteCarloDropoutConfig(n_samples=3))
+        return deepcopy(_build(self.backbone, self.head))
 
 
-CASES = [
-    *(Case(backbone=backbone, head=head) for backbone in BACKBONES for head in HEADS),
-    *(Case(backbone=backbone, head=head) for backbone in BACKBONES[:3] for head in OTHER_HEADS),
+POTENTIAL_CASES = [
     *(
-        Case(backbone=DESCRIPTOR, head=head)
-        for head in (DeterministicConfig(), GPConfig(n_structures=6, n_force_rows=60))
+        Case(backbone=backbone, head=head)
+        for backbone in BACKBONES
+        for head in HEADS
+        if backbone != SECOND_DEGREE or head.name in ("deterministic", "lnk")
     ),
+    *(Case(backbone=DESCRIPTOR, head=head) for head in HEADS if head.name in ("deterministic", "gp")),
 ]
-CASES_WITH_STD = [case for case in CASES if HEAD_CLASSES[case.head.name].kind is not None]
+CASES = [
+    *POTENTIAL_CASES,
+    *(Case(backbone=backbone, head=HEADS[0], wrapper=wrapper) for wrapper in WRAPPERS for backbone in BACKBONES[:3]),
+    *(Case(backbone=BACKBONES[0], head=head, wrapper=wrapper) for wrapper in WRAPPERS for head in WRAPPED_HEADS),
+]
+"""Every head on every backbone; every wrapper on every backbone, and on heads that have a σ of their own."""
 
 
 @cache
-def _build(case: Case) -> Potential:
+def _build(backbone: BackboneConfig, head: HeadConfig, seed: int = 1) -> Potential:
+    """Solve the head where its method solves it; else initialise it on embeddings and add noise to its parameters.
+
+    Noise stands for training: it keeps a posterior apart from its prior and gives every parameter a part in the result.
+    """
+    frames = [displaced(atoms, number) for atoms in (ETHANOL, AMMONIA, WATER) for number in range(4)]
     with torch.random.fork_rng():
-        torch.manual_seed(1)
-        lnk = issubclass(HEAD_CLASSES[case.head.name], LNK)
-        solved = case.head.trained == "solved" and not lnk
-        head = DeterministicConfig() if solved else case.head
-        potential = Potential(PotentialConfig(backbone=case.backbone, head=head), STATISTICS)
+        torch.manual_seed(seed)
+        solved = "solve" in head.stages
+        start = DeterministicConfig() if solved else head
+        potential = Potential(PotentialConfig(backbone=backbone, head=start), STATISTICS)
         potential.set_precision(torch.float64)
-        frames = [displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)]
+        potential.eval()
         if solved:
-            dataset = GraphDataset(labelled(frames), CUTOFF, torch.float64)
-            return fit_head(potential.eval(), case.head, dataset, dataset)[0].eval()
-        _initialize(potential.eval(), frames)
+            dataset = GraphDataset(_relabelled(potential, frames), CUTOFF, torch.float64)
+            return solve_head(potential, head, dataset, dataset)[0].eval()
+        with torch.no_grad():
+            graph = potential.prepare(graph_of(*frames))
+            potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
+            for parameter in potential.head.parameters():
+                parameter.add_(NOISE * torch.randn_like(parameter))
     return potential
 
 
@@ -153,30 +198,16 @@ def labelled(frames: list[Atoms]) -> LabelledStructures:
     )
 
 
-@torch.no_grad()
-def _initialize(potential: Potential, frames: list[Atoms]) -> None:
-    """Give a head some embeddings, and a posterior that is neither the prior nor narrow."""
-    graph = graph_of(*frames)
-    potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
-    if isinstance(potential.head, LNK):
-        give_posterior(potential.head)
-    elif isinstance(potential.head, SVGP):
-        give_posterior(potential.head.process)
-    elif potential.head.method in ("evidential", "gmdn"):
-        for parameter in potential.head.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-
-
-@torch.no_grad()
-def give_posterior(head: LNK) -> None:
-    """A random posterior of the weights with eigenvalues between 0.05 and 1."""
-    n_weights = len(head.weight_mean)
-    rotation = torch.linalg.qr(torch.randn(n_weights, n_weights, dtype=torch.float64)).Q
-    covariance = (rotation * torch.linspace(0.05, 1.0, n_weights, dtype=torch.float64)) @ rotation.T
-    head.weight_cholesky.copy_(torch.linalg.cholesky(covariance))
-    head.weight_mean.normal_()
-    head.constant.fill_(0.4)
-    head.kernel.log_scale.fill_(-0.3)
+def _relabelled(potential: Potential, frames: list[Atoms]) -> LabelledStructures:
+    """Labels that a potential misses by a little: what it predicts, plus noise."""
+    generator = np.random.default_rng(4)
+    predictions = [potential.predict(graph_of(atoms)) for atoms in frames]
+    return replace(
+        labelled(frames),
+        energy=np.array([float(prediction.energy) for prediction in predictions])
+        + generator.normal(0, 0.1, len(frames)),
+        forces=tuple(p.forces.numpy() + generator.normal(0.0, 0.1, p.forces.shape) for p in predictions),
+    )
 
 
 def displaced(atoms: Atoms, seed: int, width: float = 0.08) -> Atoms:
@@ -189,14 +220,25 @@ def graph_of(*structures: Atoms, dtype: torch.dtype = torch.float64, cutoff: flo
     return batch_graphs([build_graph(atoms, cutoff, dtype) for atoms in structures])
 
 
-def predicted(potential: Potential, graph: AtomicGraph) -> dict[str, Tensor]:
-    """All that a potential says of a graph, by name; force σ computed in every way that the head offers."""
-    values = potential.predict(graph, forces_std="none")
+def covariance_of(model: Model) -> str | None:
+    """Between the errors of atoms. Members without a σ of their own are functions that all atoms share."""
+    potential = model.potentials[0]
+    return "full" if potential.kind is None and isinstance(model, Ensemble) else potential.head.covariance
+
+
+def force_std_modes(model: Model) -> tuple[str, ...]:
+    """The ways in which a model computes force σ, as they stand in the provenance of a prediction."""
+    return model.head.force_std_methods if isinstance(model, Potential) else ("members",)
+
+
+def predicted(model: Model, graph: AtomicGraph) -> dict[str, Tensor]:
+    """All quantities that a model predicts for a graph, by name; force σ in every mode that it offers."""
+    values = model.predict(graph, forces_std="none")
     names = ("energy", "forces", "node_energy", "energy_std", "stress")
     found = {name: getattr(values, name) for name in names if getattr(values, name) is not None}
-    for way in potential.head.forces_ways:
-        complete = potential.predict(graph, forces_std="auto" if way == "by_atom" else way)
-        found[f"forces_std_{way}"] = complete.forces_std
+    for mode in force_std_modes(model):
+        complete = model.predict(graph, forces_std=mode if mode in ("exact", "sampled") else "auto")
+        found[f"forces_std_{mode}"] = complete.forces_std
         for name in ("node_energy_std", "stress_std"):
             if getattr(complete, name) is not None:
                 found[name] = getattr(complete, name)

@@ -8,12 +8,12 @@ from ase import Atoms
 from torch import Tensor, nn
 
 import training_case
-from contract import AMMONIA, ETHANOL, STEP, WATER, Case, displaced, graph_of
+from contract import ETHANOL, STEP, WATER, Case, graph_of
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data import GraphDataset
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.embedding import Embedding
-from sigmaff.heads import HeadConfig
+from sigmaff.heads import LNK, HeadConfig
 from sigmaff.models import Potential
 from sigmaff.models.file import load, save
 from sigmaff.models.prediction import Prediction
@@ -33,11 +33,19 @@ def bags(n_atoms: list[int]) -> AtomicGraph:
 
 def potential_with(backbone: BackboneConfig, head: HeadConfig) -> Potential:
     """float64, evaluation mode, the head initialised on a few molecules."""
-    potential = Case(backbone=backbone, head=head).build()
-    graph = graph_of(*(displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)))
-    features = potential.backbone(potential.backbone.prepare(graph)).detach()
-    potential.head.initialize(features, graph.atomic_numbers, graph.structure_index)
-    return potential
+    return Case(backbone=backbone, head=head).build()
+
+
+@torch.no_grad()
+def give_posterior(head: LNK) -> None:
+    """Set a random posterior of the weights with eigenvalues between 0.05 and 1."""
+    n_weights = len(head.weight_mean)
+    rotation = torch.linalg.qr(torch.randn(n_weights, n_weights, dtype=torch.float64)).Q
+    covariance = (rotation * torch.linspace(0.05, 1.0, n_weights, dtype=torch.float64)) @ rotation.T
+    head.weight_cholesky.copy_(torch.linalg.cholesky(covariance))
+    head.weight_mean.normal_()
+    head.constant.fill_(0.4)
+    head.kernel.log_scale.fill_(-0.3)
 
 
 def far_copies(atoms: Atoms, n_copies: int) -> Atoms:

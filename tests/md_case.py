@@ -9,7 +9,7 @@ import torch
 from ase import Atoms
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
 from sigmaff.progress import Listener
 from sigmaff.simulation.md import MDConfig, MDResult, run_md
 from sigmaff.simulation.md.checkpoint import read_checkpoint
@@ -50,7 +50,7 @@ class Wells:
     cutoff: float = 3.0
     sites: tuple[tuple[float, ...], ...] = tuple(map(tuple, SITES.tolist()))
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         sites = torch.tensor(self.sites, dtype=torch.float64)
         positions = graph.pad(graph.positions.double())
         away = positions - positions.mean(1, keepdim=True) - (sites - sites.mean(0))

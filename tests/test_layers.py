@@ -1,6 +1,7 @@
-"""A module imports only from layers below its own; what is heavy is imported only where it is needed."""
+"""Layers: docs/architecture.md holds the table of parts, and the imports follow it. Heavy imports stay where needed."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,41 +10,33 @@ import pytest
 
 import sigmaff
 
-LAYERS = [
-    {"errors"},
-    {"units", "files", "allocator", "tasks", "config", "progress"},
-    {"graph"},
-    {"data"},
-    {"backbones"},
-    {"heads"},
-    {"models"},
-    {"training"},
-    {"evaluation"},
-    {"report"},
-    {"runs"},
-    {"simulation"},
-    {"learning"},
-    {"audit"},
-    {"cli"},
-]
-"""From the bottom up. A part imports from lower rows alone, so the parts of one row do not import each other."""
-
-RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
 ROOT = Path(sigmaff.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+REPOSITORY = Path(__file__).parents[1]
+PAGE = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def imported_parts(tree: ast.AST) -> set[str]:
-    """The parts of sigmaff that a module imports, anywhere in it; "" for the package itself."""
+TREE = PAGE.partition("\n## The tree\n")[2].partition("\n## ")[0]
+LAYERS = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in TREE.splitlines() if line.startswith("| `")]
+"""The rows of the table. A part imports only from rows above its own: parts of one row do not import each other."""
+RANK = {part: rank for rank, parts in enumerate(LAYERS) for part in parts}
+
+
+def imported_names(path: Path) -> set[str]:
+    """The modules that a module imports by an import statement, anywhere in it."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative import"
+            assert node.level == 0, f"{path}, line {node.lineno}: relative import"
             below = {f"sigmaff.{alias.name}" for alias in node.names}
             names |= below if node.module == "sigmaff" else {node.module or ""}
-    return {name.split(".")[1] for name in names if name.startswith("sigmaff.")}
+    return names
+
+
+def imported_parts(path: Path) -> set[str]:
+    return {name.split(".")[1] for name in imported_names(path) if name.startswith("sigmaff.")}
 
 
 def part_of(path: Path) -> str:
@@ -60,18 +53,31 @@ def module_name(path: Path) -> str:
     return ".".join(("sigmaff", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
 
 
-def test_every_part_has_a_layer():
-    unknown = {part_of(path) for path in MODULES} - set(RANK) - {"__main__"}
-    assert not unknown, f"give {sorted(unknown)} a row in LAYERS"
+def test_the_architecture_page_shows_the_package():
+    """Exactly its modules and packages, each once."""
+    listed = [part for parts in LAYERS for part in parts]
+    assert sorted(listed) == sorted({part_of(path) for path in MODULES} - {"__main__"})
+
+
+def test_the_architecture_page_names_files_that_exist():
+    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", PAGE))
+    assert len(named) > 15
+    assert not sorted(name for name in named if not (ROOT / name).exists() and not (REPOSITORY / name).exists())
 
 
 @pytest.mark.parametrize("part", sorted({part_of(path) for path in MODULES} & set(RANK)))
-def test_a_part_imports_from_below_alone(part: str):
+def test_a_part_imports_only_from_rows_above(part: str):
     for path in MODULES:
         if part_of(path) == part:
-            imported = imported_parts(ast.parse(path.read_text())) - {part}
-            wrong = {other for other in imported if other != "__version__" and RANK[other] >= RANK[part]}
-            assert not wrong, f"{module_name(path)} imports {sorted(wrong)}, which is not below {part}"
+            imported = imported_parts(path) - {part, "__version__"}
+            wrong = {other for other in imported if RANK[other] >= RANK[part]}
+            assert not wrong, f"{module_name(path)} imports {sorted(wrong)}, which stand not above {part}"
+
+
+def test_nothing_imports_the_paper():
+    for path in [*MODULES, ROOT / "__init__.py"]:
+        wrong = {name for name in imported_names(path) if name.split(".")[0] == "sigmaff_paper"}
+        assert not wrong, f"{module_name(path)} imports {sorted(wrong)}"
 
 
 def test_nobody_changes_the_default_dtype():

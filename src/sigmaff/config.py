@@ -1,4 +1,4 @@
-"""Configuration files: YAML in, strict, with errors that name the key, what it got, and the nearest valid one."""
+"""Strict YAML configuration files. An error names the key, the invalid value and the nearest valid one."""
 
 import os
 import re
@@ -22,9 +22,12 @@ Config = TypeVar("Config", bound=BaseModel)
 def read_config(
     model: type[Config], path: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None
 ) -> Config:
-    """A configuration of any kind from a YAML file.
+    """Read and validate a YAML file.
 
-    ``overrides`` are texts ``section.key=value`` with a value in YAML; ``values`` are taken as they are.
+    Arguments:
+        model: the config class.
+        overrides: texts ``section.key=value`` that replace values of the file; the value is YAML.
+        values: values by ``section.key`` that replace both; ``None`` replaces nothing.
     """
     content = _expanded(_read(path), str(path))
     for override in overrides:
@@ -33,7 +36,8 @@ def read_config(
             raise ConfigError(f"{override!r} is not of the form section.key=value")
         _set(content, key, _expanded(_parsed(text, override), override))
     for key, value in (values or {}).items():
-        _set(content, key, value)
+        if value is not None:
+            _set(content, key, value)
     return validated(model, content, str(path))
 
 
@@ -51,13 +55,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML in which a key may stand once."""
+    """YAML without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if repeated := [key for key in keys if keys.count(key) > 1]:
             raise yaml.constructor.ConstructorError(
-                problem=f"the key {repeated[0]!r} is there twice", problem_mark=node.start_mark
+                problem=f"duplicate key {repeated[0]!r}", problem_mark=node.start_mark
             )
         return super().construct_mapping(node, deep)
 
@@ -70,7 +74,7 @@ def _parsed(text: str, source: str) -> Any:
 
 
 def validated(model: type[Config], content: dict[str, Any], source: str) -> Config:
-    """A configuration object, or a ConfigError with a line for each thing that is wrong."""
+    """Validate a configuration. A ConfigError has one line per mistake, which begins with ``source``."""
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -79,7 +83,7 @@ def validated(model: type[Config], content: dict[str, Any], source: str) -> Conf
 
 
 def _expanded(content: Any, source: str) -> Any:
-    """The same content with ${VARIABLE} in its texts replaced from the environment."""
+    """Replace ${VARIABLE} in all strings by the environment variable."""
     if isinstance(content, dict):
         return {key: _expanded(value, source) for key, value in content.items()}
     if isinstance(content, list):
@@ -91,11 +95,11 @@ def _expanded(content: Any, source: str) -> Any:
     except KeyError as missing:
         raise ConfigError(f"{source}: {content}: the environment variable {missing.args[0]} is not set") from None
     except ValueError:
-        raise ConfigError(f"{source}: {content}: a lone $; write $$ for a dollar sign") from None
+        raise ConfigError(f"{source}: {content}: invalid $; write $$ for a dollar sign") from None
 
 
 def _set(content: dict[str, Any], key: str, value: Any) -> None:
-    """Set one value at a place such as ``training.max_epochs``."""
+    """Set the value of a key such as ``training.max_epochs``."""
     *sections, last = key.split(".")
     place = content
     for section in sections:
@@ -110,18 +114,20 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
     """One line for one error."""
     location = [str(part) for part in details["loc"] if "[" not in str(part)]  # members of a union of plain types
-    key, got = ".".join(_visible(root, location)), details["input"]
+    if details["type"] != "extra_forbidden" and location[-1:] and location[-1] in ("bool", "float", "int", "str"):
+        del location[-1]
+    key, got = ".".join(_follow(root, location)[0]), details["input"]
     if details["type"] == "extra_forbidden":
-        known = list(_known_keys(root, location[:-1]))
+        known = [name for model in _follow(root, location[:-1])[1] for name in model.model_fields]
         near = get_close_matches(location[-1], known, n=1, cutoff=0.0)
-        return f"{key}: there is no such key; nearest: {near[0] if near else 'none'}; known: {', '.join(known)}"
+        return f"{key}: unknown key; nearest: {near[0] if near else 'none'}; known: {', '.join(known)}"
     if details["type"] == "missing":
-        return f"{key}: is missing, and has no default"
+        return f"{key}: missing, and has no default"
     if details["type"] == "union_tag_not_found":
-        names = [model.model_fields["name"].default for model in _models_at(root, location)]
-        return f"{key}.name: is missing; expected {_alternatives(names)}"
+        names = [model.model_fields["name"].default for model in _follow(root, location)[1]]
+        return f"{key}.name: missing; expected {_alternatives(names)}"
     if details["type"] == "union_tag_invalid":
-        names = [model.model_fields["name"].default for model in _models_at(root, location)]
+        names = [model.model_fields["name"].default for model in _follow(root, location)[1]]
         return _unexpected(f"{key}.name", details["ctx"]["tag"], names)
     if details["type"] == "literal_error":
         return _unexpected(key, got, re.findall(r"'([^']*)'", details["ctx"]["expected"]))
@@ -139,42 +145,28 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message, cut where it is long."""
+    """A value in a message, shortened."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _visible(root: type[BaseModel], location: list[str]) -> list[str]:
-    """A location without the tags that pydantic puts in for the members of a union."""
-    visible: list[str] = []
+def _follow(root: type[BaseModel], location: list[str]) -> tuple[list[str], list[type[BaseModel]]]:
+    """Follow a location of a pydantic error: the keys as the user wrote them, and the config classes at its end.
+
+    A union has several classes, unless the location names one by its tag. Tags are no keys.
+    """
+    keys: list[str] = []
     models = [root]
     for part in location:
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
-        if fields:
-            visible.append(part)
-            models = [member for field in fields for member in _models(field.annotation)]
-        elif not models or part == location[-1]:
-            visible.append(part)
-    return visible
-
-
-def _known_keys(root: type[BaseModel], location: list[str]) -> Iterator[str]:
-    """Keys of the section at a location."""
-    for model in _models_at(root, location):
-        yield from model.model_fields
-
-
-def _models_at(root: type[BaseModel], location: list[str]) -> list[type[BaseModel]]:
-    """What the section at a location can be; one member of a union where the location names it."""
-    models = [root]
-    for part in location:
-        fields = [model.model_fields[part] for model in models if part in model.model_fields]
+        tagged = [m for m in models if "name" in m.model_fields and m.model_fields["name"].default == part]
         if fields:
             models = [member for field in fields for member in _models(field.annotation)]
-        else:
-            tagged = [m for m in models if "name" in m.model_fields and m.model_fields["name"].default == part]
-            models = tagged or models
-    return models
+        elif tagged:
+            models = tagged
+        if fields or not models or (part == location[-1] and not tagged):
+            keys.append(part)
+    return keys, models
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -187,7 +179,7 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 
 def print_defaults(model: type[BaseModel]) -> str:
-    """Every key with its default and meaning, as YAML that can be edited into a configuration."""
+    """Every key with its default and description, as YAML to edit."""
     return "\n".join(_section(model, indent=0)) + "\n"
 
 

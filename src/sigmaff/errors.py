@@ -1,17 +1,17 @@
-"""The errors that sigmaff raises on purpose. Each message says what is wrong, where, and what to do."""
+"""Error classes. Each message says what is wrong, where, and what to do."""
 
 
 class SigmaffError(Exception):
-    """Base of every error that is meant for a person to read; the command line prints it without a traceback."""
+    """Base class of all errors for users. The command line prints them without a traceback."""
 
 
 class DataError(SigmaffError):
-    """A data file, a frame in it, or a label cannot be used as it is."""
+    """Invalid data file, frame or label."""
 
 
 class ConfigError(SigmaffError):
-    """A configuration does not say what can be done."""
+    """Invalid configuration."""
 
 
 class ModelFileError(SigmaffError):
-    """A model file is damaged, foreign, or written by a newer version."""
+    """The model file is damaged, not a model file, or written by a newer version."""

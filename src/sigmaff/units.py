@@ -1,6 +1,6 @@
-"""Units: eV and Å inside, whatever the user declares at the rim.
+"""Units: eV and Å everywhere inside the library.
 
-Conversion happens once, when data is read. Values are CODATA 2018, as in ASE.
+Data is converted once, when it is read, from the units that the user declares. Values are CODATA 2018, as in ASE.
 """
 
 from ase import units as ase_units
@@ -21,12 +21,12 @@ KCAL_PER_MOL = ENERGY_UNITS["kcal/mol"]
 
 
 def energy_unit(name: str) -> float:
-    """Value in eV of one energy unit."""
+    """Return the value of one energy unit in eV. ``name`` is a key of ``ENERGY_UNITS``."""
     return _lookup(name, ENERGY_UNITS, "energy")
 
 
 def length_unit(name: str) -> float:
-    """Value in Å of one length unit."""
+    """Return the value of one length unit in Å. ``name`` is a key of ``LENGTH_UNITS``."""
     return _lookup(name, LENGTH_UNITS, "length")
 
 

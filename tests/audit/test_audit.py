@@ -20,7 +20,7 @@ from scipy.stats import t as student
 from tblite.ase import TBLite
 
 from calculator_case import LNK_CONFIG, build_potential, ethanol
-from cli_case import Workspace
+from cli_case import Workspace, fail, succeed
 from contract import Case
 from sigmaff.audit import (
     DESIDERATA,
@@ -50,9 +50,9 @@ from sigmaff.audit.locality import copies, fit_growth, locality
 from sigmaff.audit.page import write_audit_page
 from sigmaff.audit.symmetry import OPERATIONS, symmetry
 from sigmaff.backbones import CoordinatesConfig
-from sigmaff.cli.audit import audit as command
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import calibration_score
+from sigmaff.evaluation.metrics import calibration_score
+from sigmaff.evaluation.samples import Sample
 from sigmaff.heads import DeterministicConfig, EvidentialConfig, SVGPConfig
 from sigmaff.models import Ensemble, Potential
 from sigmaff.models.file import read_header
@@ -404,7 +404,11 @@ def test_chance_in_a_calibration_score():
         draws = [rng.normal(size=n)[structure] for _ in range(400)]
         std = np.ones(structure.size)
         squares = [calibration_score(errors, std) ** 2 for errors in draws]
-        chances = [calibration_chance(errors, std, structure, UNCALIBRATED) for errors in draws]
+        samples = [
+            Sample(quantity="energy", errors=errors, std_raw=std, structure=structure, calibration=UNCALIBRATED)
+            for errors in draws
+        ]
+        chances = [calibration_chance(sample) for sample in samples]
         assert np.mean(chances) == pytest.approx(np.sqrt(np.mean(squares)), rel=0.1)
         assert np.mean(chances) == pytest.approx(np.sqrt(1.65 / n), rel=0.05)
 
@@ -482,11 +486,11 @@ def test_xtb_has_no_std():
     ("reference", "message"),
     [
         ("nothing", "write module:factory"),
-        ("no_such_module_anywhere:make", "cannot be imported"),
-        ("ase.calculators.emt:NoSuchThing", "there is no 'NoSuchThing'"),
+        ("no_such_module_anywhere:make", "cannot import the module"),
+        ("ase.calculators.emt:NoSuchThing", "has no 'NoSuchThing'"),
         ("ase.calculators.harmonic:SpringCalculator", "without arguments failed"),
         ("builtins:dict", "returned a dict, not an ASE calculator"),
-        ("ase.calculators.checkpoint:dict", "there is no 'dict'"),
+        ("ase.calculators.checkpoint:dict", "has no 'dict'"),
     ],
 )
 def test_calculators_that_cannot_be_made(reference: str, message: str):
@@ -539,19 +543,13 @@ def test_table_and_page(tmp_path: Path):
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
-def test_command(workspace: Workspace, deterministic: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_command(workspace: Workspace, deterministic: Path, tmp_path: Path):
     outputs = {ending: tmp_path / f"audit.{ending}" for ending in ("json", "html", "md")}
-    command(
-        models=[workspace.model, deterministic],
-        calculator=["cli_case:MorsePotential"],
-        data=workspace / "test.extxyz",
-        ood=workspace / "other.extxyz",
-        backbone=deterministic,
-        json_output=outputs["json"],
-        html=outputs["html"],
-        markdown=outputs["md"],
-        quick=True,
-        picoseconds=0.02,
+    printed = succeed(
+        *("audit", workspace.model, deterministic, "--calculator", "cli_case:MorsePotential"),
+        *("--data", workspace / "test.extxyz", "--ood", workspace / "other.extxyz", "--backbone", deterministic),
+        *("--json", outputs["json"], "--html", outputs["html"], "--markdown", outputs["md"]),
+        *("--quick", "--picoseconds", "0.02"),
     )
     content = json.loads(outputs["json"].read_text())
     assert [entry["name"] for entry in content] == ["run", "deterministic", "MorsePotential"]
@@ -561,17 +559,15 @@ def test_command(workspace: Workspace, deterministic: Path, tmp_path: Path, caps
     assert by_name["deterministic"]["Accuracy"] == "holds"
     assert by_name["MorsePotential"]["Confidence"] == "fails"
     assert "| desideratum | run | deterministic | MorsePotential |" in outputs["md"].read_text()
-    assert "✓ holds" in capsys.readouterr().out
+    assert "✓ holds" in printed
 
 
 def test_command_without_data(workspace: Workspace, tmp_path: Path):
-    command(models=[workspace.model], quick=True, picoseconds=0.02, json_output=tmp_path / "audit.json")
+    succeed("audit", workspace.model, "--quick", "--picoseconds", "0.02", "--json", tmp_path / "audit.json")
     found = {f["desideratum"]: f for f in json.loads((tmp_path / "audit.json").read_text())[0]["findings"]}
     assert found["Symmetry"]["verdict"] == "holds"
     own = read_header(workspace.model).record.metrics  # of the test structures of its run
     assert found["Accuracy"]["numbers"]["forces_mae"] == pytest.approx(own["forces_mae"], rel=1e-5)
     assert found["Confidence"]["numbers"]["forces_calibration"] == pytest.approx(own["forces_calibration"], abs=1e-6)
-    with pytest.raises(DataError, match="with --data"):
-        command(calculator=["ase.calculators.emt:EMT"], quick=True)
-    with pytest.raises(ConfigError, match="nothing to audit"):
-        command()
+    assert "with --data" in fail("audit", "--calculator", "ase.calculators.emt:EMT", "--quick")
+    assert "nothing to audit" in fail("audit")

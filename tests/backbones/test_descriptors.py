@@ -93,13 +93,13 @@ class TestDescriptor:
         close(descriptor()(graph_of(ETHANOL)), torch.as_tensor(written_out(ETHANOL)), **EXACT)
 
     @pytest.mark.parametrize("atoms", [ETHANOL, CRYSTAL], ids=["molecule", "crystal"])
-    def test_turning_and_relabelling_change_no_sum(self, atoms: Atoms):
+    def test_sums_are_invariant_under_rotation_and_permutation(self, atoms: Atoms):
         expected = summed(descriptor(), atoms)
         order = np.random.default_rng(6).permutation(len(atoms))
         close(summed(descriptor(), turned(atoms)), expected, **EXACT)
         close(summed(descriptor(), atoms[order]), expected, **EXACT)
 
-    def test_vanishes_smoothly_at_the_cutoff(self):
+    def test_smoothness_at_the_cutoff(self):
         """Of a pair just inside, what is left goes with the square of what is missing, in values as in slopes once."""
 
         def left(gap: float) -> tuple[float, float]:
@@ -136,7 +136,7 @@ class TestDescriptor:
         close(embeddings[:-1], descriptor()(graph_of(ETHANOL)), **EXACT)
         assert bool((embeddings[-1] == 0).all())
 
-    def test_forces_are_slopes(self):
+    def test_forces_conserve_energy(self):
         potential, step = potential_on(CONFIG), 1e-4
         forces = potential.predict(graph_of(ETHANOL)).forces
         for atom, axis in [(0, 0), (4, 2), (8, 1)]:
@@ -158,7 +158,7 @@ class TestCoordinates:
             expected[: 3 * len(atoms)] = (atoms.positions - atoms.positions.mean(0)).ravel()
             close(embeddings[graph.structure_index == number].sum(0), torch.as_tensor(expected), **EXACT)
 
-    def test_moving_changes_nothing_but_turning_and_relabelling_do(self):
+    def test_invariant_under_translation_but_not_under_rotation_and_permutation(self):
         """The symmetry it has, and the two that it lacks."""
         potential = potential_on(CoordinatesConfig(n_atoms=9))
 
@@ -182,7 +182,7 @@ class TestCoordinates:
         close(potential.predict(graph_of(ETHANOL)).forces, expected, **EXACT)
 
     def test_a_larger_structure_is_an_error(self):
-        with pytest.raises(DataError, match=r"structure 1 has 9 atoms.*vectors of 3 positions.*n_atoms: 9"):
+        with pytest.raises(DataError, match=r"structure 1 has 9 atoms.*at most 3 atoms.*n_atoms: 9"):
             potential_on(CoordinatesConfig(n_atoms=3)).predict(graph_of(WATER, ETHANOL))
 
     def test_a_crystal_is_an_error(self):

@@ -197,7 +197,7 @@ def features_of(model: NequIP, graph: AtomicGraph) -> list[dict[Irrep, Tensor]]:
 class TestSymmetry:
     @pytest.mark.parametrize("reflected", [False, True])
     @pytest.mark.parametrize("config", [SMALL, SMALL_2], ids=["l=1", "l=2"])
-    def test_features_turn_as_their_irreps_do(self, config: NequIPConfig, reflected: bool):
+    def test_features_are_equivariant_irreps(self, config: NequIPConfig, reflected: bool):
         model, graph = network(config.model_copy(update={"n_layers": 4})), molecules()
         matrix = rotation(reflected=reflected)
         irreps: set[Irrep] = set()
@@ -210,7 +210,7 @@ class TestSymmetry:
             irreps |= set(before)
         assert len(irreps) == 2 * (config.l_max + 1)
 
-    def test_a_small_cell_is_its_supercell(self):
+    def test_features_of_a_small_cell_are_those_of_its_supercell(self):
         model = network(SMALL)
         small, large = (model(graph_of(CRYSTAL * repeat, cutoff=4.0)) for repeat in ((1, 1, 1), (2, 1, 3)))
         torch.testing.assert_close(small.repeat(6, 1), large, rtol=1e-10, atol=1e-10)
@@ -259,7 +259,7 @@ class TestDropout:
     CONFIG = SMALL.model_copy(update={"dropout": 0.3, "l_max": 2, "n_features": 16})
 
     @pytest.mark.parametrize("reflected", [False, True])
-    def test_keeps_symmetry(self, reflected: bool):
+    def test_keeps_equivariance(self, reflected: bool):
         """With one seed, of structures turned before their neighbours are searched."""
         model, matrix = network(self.CONFIG).train(), rotation(reflected=reflected).numpy()
         structures = (*MIXED, CRYSTAL)

@@ -37,17 +37,17 @@ def message(tmp_path: Path, *changes: tuple[str, Any]) -> str:
     ],
 )
 def test_a_misspelled_key_gets_the_nearest_one(tmp_path: Path, wrong: str, nearest: str) -> None:
-    assert f"{wrong}: there is no such key; nearest: {nearest};" in message(tmp_path, (wrong, 1))
+    assert f"{wrong}: unknown key; nearest: {nearest};" in message(tmp_path, (wrong, 1))
 
 
 def test_a_misspelled_key_of_a_data_source(tmp_path: Path) -> None:
     text = message(tmp_path, ("data.source", {"path": "a.extxyz", "energy_kee": "E"}))
-    assert "data.source.energy_kee: there is no such key; nearest: energy_key" in text
+    assert "data.source.energy_kee: unknown key; nearest: energy_key" in text
 
 
 def test_keys_of_one_head_are_not_offered_to_another(tmp_path: Path) -> None:
     text = message(tmp_path, ("model.head", {"name": "deterministic", "n_inducing": 3}))
-    assert "model.head.n_inducing: there is no such key; nearest: name; known: name" in text
+    assert "model.head.n_inducing: unknown key; nearest: name; known: name" in text
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_wrong_choice_gets_the_nearest_one(tmp_path: Path, key: str, value: An
 
 def test_a_section_that_does_not_say_what_it_is(tmp_path: Path) -> None:
     text = message(tmp_path, ("training.schedule", {"warmup_steps": 3}), ("model.head", {"n_inducing": 3}))
-    assert "training.schedule.name: is missing; expected 'exponential' or 'cosine'" in text
-    assert "model.head.name: is missing; expected 'deterministic' or 'evidential' or " in text
+    assert "training.schedule.name: missing; expected 'exponential' or 'cosine'" in text
+    assert "model.head.name: missing; expected 'deterministic' or 'evidential' or " in text
 
 
 def test_all_errors_are_listed(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_reference_energies(tmp_path: Path) -> None:
         (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "cannot be read"),
         (b"a: \x00", "not valid YAML"),
         (b"!!python/object/apply:os.system [echo hostile]", "not valid YAML"),
-        (b"seed: 1\nseed: 2\n", "the key 'seed' is there twice"),
-        (b"seed: 1\n", "data: is missing, and has no default"),
-        (b"data: {}\n", "data.source: is missing, and has no default"),
-        (b"data: {source: {format: extxyz}}\n", "data.source.path: is missing, and has no default"),
+        (b"seed: 1\nseed: 2\n", "duplicate key 'seed'"),
+        (b"seed: 1\n", "data: missing, and has no default"),
+        (b"data: {}\n", "data.source: missing, and has no default"),
+        (b"data: {source: {format: extxyz}}\n", "data.source.path: missing, and has no default"),
         (b"[" * 2000, "not valid YAML"),
     ],
 )
@@ -186,12 +186,12 @@ def test_an_output_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
     ("override", "words"),
     [
         ("training.max_epochs", "'training.max_epochs' is not of the form section.key=value"),
-        ("training.max_epoch=3", "training.max_epoch: there is no such key; nearest: max_epochs"),
+        ("training.max_epoch=3", "training.max_epoch: unknown key; nearest: max_epochs"),
         ("training.max_epochs=[3", "training.max_epochs=[3: not valid YAML"),
         ("training.max_epochs=x", "training.max_epochs: got 'x'"),
         ("data.source.format=extxyz", "data.source.format: source is a value"),
         ("output=${NOT_THERE_AT_ALL}", "the environment variable NOT_THERE_AT_ALL is not set"),
-        ("=3", "there is no such key"),
+        ("=3", "unknown key"),
     ],
 )
 def test_wrong_overrides_are_named(tmp_path: Path, override: str, words: str) -> None:

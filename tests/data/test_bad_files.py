@@ -71,7 +71,7 @@ def test_two_different_energies_in_a_frame_are_ambiguous(tmp_path, rng):
     for atoms in frames:
         atoms.info["REF_energy"] = atoms.info["energy"] + 0.5
     write(tmp_path / "data.extxyz", frames)
-    with pytest.raises(DataError, match="energy and REF_energy are both there and differ"):
+    with pytest.raises(DataError, match="energy and REF_energy are both present and differ"):
         read_structures(tmp_path / "data.extxyz")
     chosen = read_structures(DataSource(path=tmp_path / "data.extxyz", energy_key="REF_energy"))
     assert chosen.energy == pytest.approx([atoms.info["REF_energy"] for atoms in frames])
@@ -81,7 +81,7 @@ def test_two_different_energies_in_a_frame_are_ambiguous(tmp_path, rng):
 def test_energy_that_is_no_number(tmp_path, energy):
     text = f'1\nenergy="{energy}" Properties=species:S:1:pos:R:3:forces:R:3\nH 0 0 0 0 0 0\n'
     (tmp_path / "data.extxyz").write_text(text)
-    with pytest.raises(DataError, match=r"frame 0: energy = .* cannot be the energy"):
+    with pytest.raises(DataError, match=r"frame 0: energy = .* is not a valid energy"):
         read_structures(tmp_path / "data.extxyz")
 
 
@@ -109,7 +109,7 @@ def test_folder_and_unknown_ending(tmp_path):
     with pytest.raises(DataError, match="is a folder"):
         read_structures(tmp_path)
     (tmp_path / "data.csv").write_text("1,2,3")
-    with pytest.raises(DataError, match=r"ending '.csv' tells no format .*give `format`"):
+    with pytest.raises(DataError, match=r"ending '.csv' is unknown .*set `format`"):
         read_structures(tmp_path / "data.csv")
 
 
@@ -194,7 +194,7 @@ def test_wrong_number_of_atoms(tmp_path):
     ("frame", "message"),
     [
         ("0\nenergy=-1.0\n", "frame 0: the structure has no atoms"),
-        ("1\nenergy=1\nX 0 0 0\n", "atom 0 is no element"),
+        ("1\nenergy=1\nX 0 0 0\n", "atom 0 is not an element"),
     ],
 )
 def test_structures_without_real_atoms(tmp_path, frame, message):

@@ -83,7 +83,7 @@ def with_positions(positions: list[list[float]], **cell: object) -> Atoms:
     [
         (with_positions([[0, 0, 0], [0, 0, 0.01]]), "atoms 0 and 1 are 0.01 Å apart"),
         (with_positions([[0, 0, 0], [0, np.nan, 0]]), "atom 1 has a position that is not a finite number"),
-        (with_positions([[0, 0, 0]], cell=[0, 0, 0], pbc=True), "lattice vector 0 has no length"),
+        (with_positions([[0, 0, 0]], cell=[0, 0, 0], pbc=True), "lattice vector 0 has zero length"),
         (with_positions([[0, 0, 0]], cell=[[3, 0, 0], [3, 0, 0], [0, 0, 3]], pbc=True), "no volume"),
         (with_positions([[0, 0, 0], [4.99, 0, 0]], cell=[5, 5, 5], pbc=True), "overlap"),
     ],

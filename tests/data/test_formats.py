@@ -99,7 +99,7 @@ def test_foreign_database_is_refused_and_not_written_to(tmp_path):
     connection.commit()
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(DataError, match="not one that ASE wrote"):
+    with pytest.raises(DataError, match="not an ASE database"):
         read_structures(path)
     assert path.read_bytes() == before
 
@@ -118,7 +118,7 @@ def test_md17_units_are_the_files_own(tmp_path, rng):
 def test_declared_unit_must_not_contradict_the_file(tmp_path, rng):
     path = save(tmp_path / "md17.npz", md17_arrays(rng))
     read_structures(DataSource(path=path, energy_unit="kcal/mol"))
-    with pytest.raises(DataError, match="says that its unit is kcal/mol, but eV is declared"):
+    with pytest.raises(DataError, match="states the unit kcal/mol, but eV is declared"):
         read_structures(DataSource(path=path, energy_unit="eV"))
 
 

@@ -68,7 +68,7 @@ def test_official_split_uses_no_label_outside_of_it(fold):
         (
             SplitConfig(kind="official", n_train=3, n_validation=2, fold=2),
             OFFICIAL,
-            "fold 2 .* 2 official splits",
+            "fold is 2, .* 2 official splits",
         ),
         (SplitConfig(kind="official", n_train=4, n_validation=2), OFFICIAL, "has 5 training and 3 test"),
         (

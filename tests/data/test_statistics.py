@@ -70,7 +70,7 @@ def test_given_reference_energies(given):
 def test_given_reference_energies_must_cover_the_elements():
     with pytest.raises(DataError, match=r"made\.extxyz: no reference energy for C, O"):
         reference_energies(molecules(["C2H6O"]), {"H": -13.0})
-    with pytest.raises(ConfigError, match="'Hx', which is no element"):
+    with pytest.raises(ConfigError, match="'Hx', which is not an element"):
         reference_energies(molecules(["C2H6O"]), {"Hx": -13.0})
 
 

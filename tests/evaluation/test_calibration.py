@@ -5,9 +5,10 @@ import pytest
 from scipy.stats import norm
 
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import CALIBRATION_METHODS, ONE_SIGMA, calibration_score, fit_calibration
-from sigmaff.evaluation import observed_coverage as coverage
+from sigmaff.evaluation import CALIBRATION_METHODS, fit_calibration
 from sigmaff.evaluation.calibration import SHAPE_SAMPLES
+from sigmaff.evaluation.metrics import ONE_SIGMA, calibration_score
+from sigmaff.evaluation.metrics import observed_coverage as coverage
 
 METHODS = list(CALIBRATION_METHODS)
 KNOTTED = ["isotonic", "conformal"]

@@ -14,22 +14,12 @@ from torch import Tensor
 
 import contract
 from sigmaff.data import GraphDataset
-from sigmaff.errors import DataError
-from sigmaff.evaluation import (
-    Evaluation,
-    bootstrap,
-    calibrate_evaluation,
-    calibration_score,
-    evaluate_model,
-    fpr_at_tpr,
-    gaussian_crps,
-    gaussian_nll,
-    spearman,
-    summarize,
-)
+from sigmaff.errors import DataError, SigmaffError
+from sigmaff.evaluation import Evaluation, calibrate_evaluation, evaluate, evaluate_predictor, summarize
+from sigmaff.evaluation.metrics import bootstrap, calibration_score, fpr_at_tpr, gaussian_crps, gaussian_nll, spearman
 from sigmaff.graph import AtomicGraph, Labels, batch_graphs, build_graph
 from sigmaff.heads import LNKConfig
-from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
+from sigmaff.models.prediction import Calibration, ForceStdMethod, Prediction, Provenance, calibrated
 
 CUTOFF = 20.0
 ENERGY_STD = 1 / 128  # eV per atom; sums of it are exact
@@ -48,7 +38,7 @@ class HarmonicPairs:
     def cutoff(self) -> float:
         return CUTOFF
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         positions = graph.positions.detach().clone().requires_grad_()
         stretch = graph.with_positions(positions).pair_vectors().norm(dim=1) - 1
         pair_energy = 0.5 * self.stiffness * stretch**2
@@ -120,13 +110,13 @@ def labelled(structures: list[Atoms], *, seed: int = 0, noise: float = 0.0) -> C
 def noisy() -> Evaluation:
     """The potential's own σ is half of what it should be."""
     dataset = labelled(random_clusters(1, 600), seed=2, noise=2.0)
-    return evaluate_model(HarmonicPairs(), dataset, name="noisy")
+    return evaluate_predictor(HarmonicPairs(), dataset, name="noisy")
 
 
 @pytest.fixture(scope="module")
 def stretched() -> Evaluation:
     dataset = labelled(random_clusters(3, 150, spread=2.0, sizes=(2, 7)), seed=4, noise=2.0)
-    return evaluate_model(HarmonicPairs(), dataset, name="stretched")
+    return evaluate_predictor(HarmonicPairs(), dataset, name="stretched")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +133,7 @@ def uneven(noisy: Evaluation) -> Evaluation:
 def test_errors_of_a_stiffer_potential_are_known() -> None:
     """E and F are linear in k, so k = 1.1 is wrong by a tenth of the truth."""
     dataset = labelled(random_clusters(5, 25))
-    evaluation = evaluate_model(HarmonicPairs(stiffness=1.1), dataset, name="stiff")
+    evaluation = evaluate_predictor(HarmonicPairs(stiffness=1.1), dataset, name="stiff")
     assert evaluation.energy_error == pytest.approx(0.1 * dataset.energy, rel=1e-9)
     assert evaluation.forces_error == pytest.approx(0.1 * np.concatenate(dataset.forces), abs=1e-12)
     assert evaluation.energy_std_raw == pytest.approx(ENERGY_STD * evaluation.atoms_per_structure)
@@ -160,10 +150,14 @@ def test_errors_of_a_stiffer_potential_are_known() -> None:
 def test_batches_do_not_matter(batch_size: int) -> None:
     structures = random_clusters(6, 23)
     done: list[int] = []
-    evaluation = evaluate_model(
-        HarmonicPairs(), labelled(structures), name="set", batch_size=batch_size, progress=done.append
+    evaluation = evaluate_predictor(
+        HarmonicPairs(),
+        labelled(structures),
+        name="set",
+        batch_size=batch_size,
+        progress=lambda n, total: done.append(n / total),
     )
-    assert done == [*range(batch_size, 23, batch_size), 23]
+    assert done == [n / 23 for n in [*range(batch_size, 23, batch_size), 23]]
     assert evaluation.n_structures == 23
     centered = [atoms.positions - atoms.positions.mean(0) for atoms in structures]
     assert evaluation.positions == pytest.approx(np.concatenate(centered))
@@ -292,8 +286,8 @@ def test_keys_are_always_the_same_and_json_has_no_nan(noisy: Evaluation, stretch
     assert {key for key, value in full.items() if value is None} == {"stress_mae", "stress_rmse"}
     for summary in (
         summarize(noisy),
-        summarize(evaluate_model(silent, dataset, name="no σ"), noisy),
-        summarize(evaluate_model(HarmonicPairs(), dataset, name="one structure")),
+        summarize(evaluate_predictor(silent, dataset, name="no σ"), noisy),
+        summarize(evaluate_predictor(HarmonicPairs(), dataset, name="one structure")),
     ):
         assert summary.keys() == full.keys()
         assert json.loads(json.dumps(summary, allow_nan=False)) == summary
@@ -301,8 +295,8 @@ def test_keys_are_always_the_same_and_json_has_no_nan(noisy: Evaluation, stretch
 
 def test_what_is_not_labelled_is_none(stretched: Evaluation) -> None:
     dataset = labelled(random_clusters(8, 40), noise=2.0)
-    no_energies = evaluate_model(HarmonicPairs(), replace(dataset, energy=None), name="forces only")
-    no_forces = evaluate_model(HarmonicPairs(), replace(dataset, forces=None), name="energies only")
+    no_energies = evaluate_predictor(HarmonicPairs(), replace(dataset, energy=None), name="forces only")
+    no_forces = evaluate_predictor(HarmonicPairs(), replace(dataset, forces=None), name="energies only")
     assert no_energies.energy is None
     assert no_energies.energy_error is None
     assert no_forces.forces_error is None
@@ -319,7 +313,7 @@ def test_what_is_not_labelled_is_none(stretched: Evaluation) -> None:
 
 def test_a_method_without_std_has_errors_only() -> None:
     silent = HarmonicPairs(energy_std=None, forces_std=None)
-    evaluation = evaluate_model(silent, labelled(random_clusters(9, 12), noise=1.0), name="silent")
+    evaluation = evaluate_predictor(silent, labelled(random_clusters(9, 12), noise=1.0), name="silent")
     assert evaluation.energy_std is None
     assert evaluation.forces_std is None
     assert evaluation.node_energy_std is None
@@ -332,7 +326,7 @@ def test_a_method_without_std_has_errors_only() -> None:
 
 def test_force_std_is_left_out_on_request() -> None:
     dataset = labelled(random_clusters(9, 12), noise=1.0)
-    evaluation = evaluate_model(HarmonicPairs(), dataset, name="energies' σ only", forces_std="none")
+    evaluation = evaluate_predictor(HarmonicPairs(), dataset, name="energies' σ only", forces_std="none")
     assert evaluation.forces_std_raw is None
     assert evaluation.energy_std_raw is not None
 
@@ -347,7 +341,7 @@ def test_an_isolated_atom_has_exact_forces_and_no_say_in_their_std() -> None:
     pairs = random_clusters(10, 30)
     atom = Atoms("O", positions=[[0.0, 0.0, 0.0]])
     alone, without = (
-        evaluate_model(Centred(), labelled(structures, noise=1.0, seed=1), name="set")
+        evaluate_predictor(Centred(), labelled(structures, noise=1.0, seed=1), name="set")
         for structures in ([*pairs, atom], pairs)
     )
     alone = replace(alone, forces=np.concatenate([without.forces, np.zeros((1, 3))]))
@@ -370,7 +364,7 @@ def test_rounding_is_no_std() -> None:
     graph, _ = data.batch(range(3))
     predicted = potential.predict(graph, forces_std="exact").forces_std[graph.atomic_numbers == 6]
     assert 0 < float(predicted.max()) < 1e-4
-    evaluation = evaluate_model(potential, data, name="straight", forces_std="exact")
+    evaluation = evaluate_predictor(potential, data, name="straight", forces_std="exact")
     carbon = evaluation.atomic_numbers == 6
     assert (evaluation.forces_std_raw[carbon] == 0).all()
     assert (evaluation.forces_std_raw[~carbon] > 0).all()
@@ -378,7 +372,7 @@ def test_rounding_is_no_std() -> None:
 
 def test_all_std_zero_is_not_an_estimate() -> None:
     mute = HarmonicPairs(energy_std=0.0, forces_std=0.0)
-    evaluation = evaluate_model(mute, labelled(random_clusters(9, 12), noise=1.0), name="mute")
+    evaluation = evaluate_predictor(mute, labelled(random_clusters(9, 12), noise=1.0), name="mute")
     summary = summarize(evaluation)
     assert summary["energy_std_zero"] == 12
     assert summary["energy_calibration"] is None
@@ -388,38 +382,63 @@ def test_all_std_zero_is_not_an_estimate() -> None:
 
 def test_sampled_force_std_of_one_batch_is_said_of_all() -> None:
     class Mixed(HarmonicPairs):
-        def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+        def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
             large = graph.n_atoms > 4
             prediction = super().predict(graph, forces_std=forces_std)
             return replace(prediction, provenance=replace(EPISTEMIC, forces_std="sampled" if large else "exact"))
 
     small, large = random_clusters(11, 4, sizes=(2, 3)), random_clusters(12, 1, sizes=(5, 5))
-    mixed = evaluate_model(Mixed(), labelled(small + large), name="mixed", batch_size=1)
+    mixed = evaluate_predictor(Mixed(), labelled(small + large), name="mixed", batch_size=1)
     assert mixed.provenance.forces_std == "sampled"
-    assert evaluate_model(Mixed(), labelled(small), name="small", batch_size=1).provenance == EPISTEMIC
+    assert evaluate_predictor(Mixed(), labelled(small), name="small", batch_size=1).provenance == EPISTEMIC
 
 
 @pytest.mark.parametrize(("std", "said_of_it"), [(float("nan"), "nan"), (-1.0, "-")])
 def test_std_that_is_none_names_the_structure(std: float, said_of_it: str) -> None:
     with pytest.raises(DataError, match=f"bad: energy_std_raw of structure 0 is {said_of_it}"):
-        evaluate_model(HarmonicPairs(energy_std=std), labelled(random_clusters(13, 3)), name="bad")
+        evaluate_predictor(HarmonicPairs(energy_std=std), labelled(random_clusters(13, 3)), name="bad")
 
 
 def test_a_label_that_is_not_a_number_names_its_structure() -> None:
     dataset = labelled(random_clusters(14, 5))
     dataset.forces[3][0, 1] = np.nan
     with pytest.raises(DataError, match="labels: forces of structure 3 is nan"):
-        evaluate_model(HarmonicPairs(), dataset, name="labels", batch_size=2)
+        evaluate_predictor(HarmonicPairs(), dataset, name="labels", batch_size=2)
 
 
 def test_nothing_to_evaluate() -> None:
     with pytest.raises(DataError, match="empty: there is no structure"):
-        evaluate_model(HarmonicPairs(), labelled([]), name="empty")
+        evaluate_predictor(HarmonicPairs(), labelled([]), name="empty")
     with pytest.raises(ValueError, match="batch_size"):
-        evaluate_model(HarmonicPairs(), labelled(random_clusters(15, 2)), name="set", batch_size=0)
+        evaluate_predictor(HarmonicPairs(), labelled(random_clusters(15, 2)), name="set", batch_size=0)
 
 
 def test_too_few_held_out_structures_are_named() -> None:
-    evaluation = evaluate_model(HarmonicPairs(), labelled(random_clusters(16, 4), noise=1.0), name="few.extxyz")
+    evaluation = evaluate_predictor(HarmonicPairs(), labelled(random_clusters(16, 4), noise=1.0), name="few.extxyz")
     with pytest.raises(DataError, match=r"few\.extxyz, energies: calibration needs at least 10"):
         calibrate_evaluation(evaluation)
+
+
+def test_a_calibrated_predictor_is_refused() -> None:
+    class Calibrated(HarmonicPairs):
+        def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
+            calibration = Calibration(method="scalar", scale=2.0, n_samples=10)
+            return calibrated(super().predict(graph, forces_std=forces_std), calibration, None)
+
+    with pytest.raises(SigmaffError, match=r"set: σ .* already calibrated \(scalar\).* Uncalibrated\(model\)"):
+        evaluate_predictor(Calibrated(), labelled(random_clusters(17, 3)), name="set")
+
+
+def test_a_calibrated_model_is_evaluated_with_its_raw_std() -> None:
+    potential = contract.Case(
+        backbone=contract.BACKBONES[0],
+        head=LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16, n_frequencies=64),
+    ).build()
+    data = GraphDataset(contract.labelled([Atoms("CO", [[0, 0, 0], [0, 0, r]]) for r in (1.1, 1.2)]), potential.cutoff)
+    raw = evaluate(potential, data, name="raw")
+    potential.energy_calibration = Calibration(method="scalar", scale=2.0, n_samples=10)
+    found = evaluate(potential, data, name="calibrated")
+    np.testing.assert_array_equal(found.energy_std_raw, raw.energy_std_raw)
+    np.testing.assert_array_equal(found.energy_std, 2 * raw.energy_std_raw)
+    with pytest.raises(SigmaffError, match="already calibrated"):
+        evaluate_predictor(potential, data, name="calibrated")

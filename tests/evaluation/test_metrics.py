@@ -7,7 +7,7 @@ from scipy.special import erf
 from scipy.stats import norm, spearmanr
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from sigmaff.evaluation import (
+from sigmaff.evaluation.metrics import (
     CALIBRATION_LEVELS,
     ONE_SIGMA,
     auroc,

@@ -14,14 +14,17 @@ from scipy.stats import multivariate_normal
 
 from conftest import Trained, joined
 from contract import graph_of
+from listeners import Remembering
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import LNK, LNKConfig
 from sigmaff.heads.kernels import SMOOTHING
+from sigmaff.heads.lnk.fit import LNKFit
 from sigmaff.heads.lnk.kernel import JITTER
+from sigmaff.heads.observations import Rows
+from sigmaff.heads.posterior import TOLERATED_LOSS, Moments, Posterior, choose_mean, marginal_score, posteriors
 from sigmaff.models import Potential
-from sigmaff.training.closed_form import ClosedFormResult, fit_closed_form
-from sigmaff.training.posterior import TOLERATED_LOSS, Moments, Posterior, Rows, choose_mean, marginal_score, posteriors
+from sigmaff.models.solve import solve_head
 
 FAST = {"n_inducing": 16, "n_samples": 4, "n_frequencies": 16}
 KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
@@ -30,9 +33,9 @@ STEP = 1e-4
 REGRESSION = 1e-5
 
 
-def fit(trained: Trained, **settings: object) -> tuple[Potential, ClosedFormResult]:
+def fit(trained: Trained, **settings: object) -> tuple[Potential, LNKFit]:
     train, held_out = trained.datasets()
-    return fit_closed_form(trained.potential, LNKConfig(**(FAST | settings)), train, held_out)
+    return solve_head(trained.potential, LNKConfig(**(FAST | settings)), train, held_out)
 
 
 class Regression:
@@ -332,21 +335,15 @@ class TestFit:
 
     def test_reports_its_progress(self, trained: Trained):
         train, held_out = trained.datasets()
-        seen: list[tuple[int, int]] = []
-        fit_closed_form(
-            trained.potential,
-            LNKConfig(**FAST),
-            train,
-            held_out,
-            progress=lambda done, n_total: seen.append((done, n_total)),
-        )
-        assert seen == sorted(seen)
-        assert seen[-1] == (len(train) + len(held_out), len(train) + len(held_out))
+        listener = Remembering()
+        solve_head(trained.potential, LNKConfig(**FAST), train, held_out, listener=listener)
+        assert listener.advances == sorted(listener.advances)
+        assert listener.advances[-1] == (len(train) + len(held_out), len(train) + len(held_out))
 
 
 def test_a_data_set_of_one_structure_can_be_held_out(trained: Trained):
     train, _ = trained.datasets()
     single = GraphDataset(trained.held_out.subset([0]), train.cutoff, torch.float64)
-    fitted, _ = fit_closed_form(trained.potential, LNKConfig(**FAST), train, single)
+    fitted, _ = solve_head(trained.potential, LNKConfig(**FAST), train, single)
     prediction = fitted.predict(graph_of(*trained.held_out.structures, cutoff=fitted.cutoff))
     assert bool((prediction.energy_std > 0).all())

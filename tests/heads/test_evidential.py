@@ -178,7 +178,7 @@ def test_starts_from_a_trained_readout():
 
 
 @on_backbones
-def test_energies_are_additive_and_forces_their_slopes(backbone: BackboneConfig):
+def test_energies_are_extensive_and_forces_conserve_them(backbone: BackboneConfig):
     potential = potential_with(backbone, EvidentialConfig())
     far = AMMONIA.copy()
     far.positions += [20.0, 3.0, 0.0]
@@ -191,7 +191,7 @@ def test_energies_are_additive_and_forces_their_slopes(backbone: BackboneConfig)
 
 
 @on_backbones
-def test_std_of_far_copies_grows_neither_as_n_nor_as_its_root(backbone: BackboneConfig):
+def test_std_is_not_size_consistent_for_far_copies(backbone: BackboneConfig):
     """Each sum of readouts grows as n, and σ² is the quotient of what a softplus makes of them."""
     potential = potential_with(backbone, EvidentialConfig())
     graph = graph_of(ETHANOL)

@@ -171,7 +171,7 @@ def test_two_branches_of_energies_are_found():
 
 
 @on_backbones
-def test_order_of_atoms_does_not_matter_and_forces_are_slopes(backbone: BackboneConfig):
+def test_energies_are_invariant_under_permutation_and_forces_conserve_them(backbone: BackboneConfig):
     potential = potential_with(backbone, HEAD)
     order = np.random.default_rng(0).permutation(len(ETHANOL))
     one, other = potential.predict(graph_of(ETHANOL)), potential.predict(graph_of(ETHANOL[order]))
@@ -184,7 +184,7 @@ def test_order_of_atoms_does_not_matter_and_forces_are_slopes(backbone: Backbone
 
 
 @on_backbones
-def test_energies_of_far_copies_do_not_add(backbone: BackboneConfig):
+def test_energies_are_not_extensive_for_far_copies(backbone: BackboneConfig):
     """The network sees a structure as a whole: neither its energy nor its σ grows with the number of copies."""
     potential = potential_with(backbone, HEAD)
     with torch.no_grad():

@@ -11,16 +11,17 @@ from ase import Atoms
 from torch import Tensor
 
 from contract import graph_of
+from listeners import Remembering
 from sigmaff.backbones import DescriptorConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
 from sigmaff.errors import DataError, ModelFileError
 from sigmaff.heads import GP, DeterministicConfig, EnergyDistribution, GPConfig
-from sigmaff.heads.gp import Geometry, factorized
+from sigmaff.heads.gp.fit import GPFit, log_likelihood
+from sigmaff.heads.gp.rows import Geometry, factorized
 from sigmaff.heads.kernels import SMOOTHING
 from sigmaff.models import Potential, PotentialConfig
 from sigmaff.models.file import load, save
-from sigmaff.training.exact_gp import ExactGPResult, fit_exact_gp, log_likelihood
-from sigmaff.training.fits import fit_head
+from sigmaff.models.solve import solve_head
 from training_case import labelled_structures
 
 BACKBONE = DescriptorConfig(cutoff=4.5, n_radial=5, n_shells=3, n_powers=2)
@@ -33,7 +34,7 @@ close = torch.testing.assert_close
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
     potential: Potential
-    result: ExactGPResult
+    result: GPFit
     train: GraphDataset
 
     @property
@@ -46,7 +47,7 @@ def fit(structures: LabelledStructures, **settings: object) -> Fitted:
     train = GraphDataset(structures, BACKBONE.cutoff, torch.float64)
     config = PotentialConfig(backbone=BACKBONE, head=DeterministicConfig())
     potential = Potential(config, compute_statistics(train))
-    fitted, result = fit_exact_gp(potential, GPConfig(**settings), train, train, seed=3)
+    fitted, result = solve_head(potential, GPConfig(**settings), train, train, seed=3)
     return Fitted(potential=fitted, result=result, train=train)
 
 
@@ -60,7 +61,7 @@ def targets_of(head: GP) -> Tensor:
 def fitted(request: pytest.FixtureRequest) -> Fitted:
     """On two waters and two ethanols; scale and noise not as found, for a well-conditioned covariance."""
     fitted = fit(labelled_structures(4, seed=1), kernel=request.param)
-    fitted.head.solve(fitted.head.rows, targets_of(fitted.head), float(fitted.head.lengthscale), 1.7, NOISE)
+    fitted.head.set_rows(fitted.head.rows, targets_of(fitted.head), float(fitted.head.lengthscale), 1.7, NOISE)
     return fitted
 
 
@@ -166,7 +167,7 @@ def test_predicts_what_it_has_not_seen():
 def test_without_noise_it_passes_through_its_labels(fitted: Fitted):
     """Energies and forces of training structures come back, and nothing is left of their σ."""
     head, kept = fitted.head, {name: value.clone() for name, value in fitted.head.state_dict().items()}
-    head.solve(head.rows, targets_of(head), float(head.lengthscale), float(head.scale), torch.zeros(2))
+    head.set_rows(head.rows, targets_of(head), float(head.lengthscale), float(head.scale), torch.zeros(2))
     graph, labels = fitted.train.batch(range(4))
     prediction = fitted.potential.predict(graph)
     head.load_state_dict(kept)
@@ -282,20 +283,18 @@ def test_structures_must_differ():
 def test_is_found_by_its_name():
     train = GraphDataset(labelled_structures(4, seed=1), BACKBONE.cutoff)
     potential = Potential(PotentialConfig(backbone=BACKBONE, head=DeterministicConfig()), compute_statistics(train))
-    seen = []
-    fitted, record = fit_head(
-        potential, GPConfig(), train, train, progress=lambda done, total: seen.append((done, total))
-    )
+    listener = Remembering()
+    fitted, summary = solve_head(potential, GPConfig(), train, train, listener=listener)
     assert fitted.head.method == "gp"
     assert fitted.dtype == torch.float64
-    assert record["n_energy_rows"] == 4
-    assert seen[-1] == (4, 4)
+    assert summary.n_energy_rows == 4
+    assert listener.advances[-1] == (4, 4)
 
 
 def test_is_never_trained(fitted: Fitted):
     with pytest.raises(TypeError, match="solved"):
         fitted.head.energy_loss(EnergyDistribution(mean=torch.zeros(1)), torch.zeros(1), 1)
-    assert fitted.head.config.trained == "solved"
+    assert fitted.head.config.stages == ("backbone", "solve")
     assert not list(fitted.head.parameters())
 
 

@@ -17,24 +17,31 @@ from sklearn.neighbors import NearestNeighbors
 
 from conftest import Trained, joined
 from contract import displaced, graph_of
+from listeners import Remembering
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import LatentDistance, LatentDistanceConfig, LNKConfig
+from sigmaff.heads.latent_distance.fit import UNSEEN_FACTOR, LatentDistanceFit
+from sigmaff.heads.latent_distance.mixture import (
+    MIN_SHRINKAGE,
+    Mixture,
+    Regularization,
+    fit_mixture,
+    ledoit_wolf_shrinkage,
+)
 from sigmaff.models import Potential
 from sigmaff.models.file import load, save
 from sigmaff.models.prediction import Prediction
-from sigmaff.training.fits import fit_head
-from sigmaff.training.latent_distance import UNSEEN_FACTOR, LatentDistanceResult, fit_latent_distance
-from sigmaff.training.mixture import MIN_SHRINKAGE, Mixture, Regularization, fit_mixture, ledoit_wolf_shrinkage
+from sigmaff.models.solve import solve_head
 
 DISTANCES = ("knn", "mahalanobis", "mixture")
 close = torch.testing.assert_close
 
 
-def fit(trained: Trained, distance: str, seed: int = 0, **settings: object) -> tuple[Potential, LatentDistanceResult]:
+def fit(trained: Trained, distance: str, seed: int = 0, **settings: object) -> tuple[Potential, LatentDistanceFit]:
     train, held_out = trained.datasets()
     config = LatentDistanceConfig(distance=distance, **settings)
-    return fit_latent_distance(trained.potential, config, train, held_out, seed=seed)
+    return solve_head(trained.potential, config, train, held_out, seed=seed)
 
 
 @torch.no_grad()
@@ -250,13 +257,13 @@ class TestFit:
     def test_is_reached_by_its_name_and_reports_progress(self, trained: Trained, distance: str):
         train, held_out = trained.datasets()
         n_total = len(train) + len(held_out)
-        seen: list[tuple[int, int]] = []
+        listener = Remembering()
         config = LatentDistanceConfig(distance=distance)
-        fitted, record = fit_head(trained.potential, config, train, held_out, progress=lambda *at: seen.append(at))
+        fitted, summary = solve_head(trained.potential, config, train, held_out, listener=listener)
         assert isinstance(fitted.head, LatentDistance)
-        assert record["n_atoms"] == {"H": 160, "C": 40, "O": 40}
-        assert seen == sorted(seen)
-        assert seen[-1] == (n_total, n_total)
+        assert summary.n_atoms == {"H": 160, "C": 40, "O": 40}
+        assert listener.advances == sorted(listener.advances)
+        assert listener.advances[-1] == (n_total, n_total)
 
     def test_a_saved_one_is_the_same(self, trained: Trained, distance: str, tmp_path: Path):
         fitted, _ = fit(trained, distance)
@@ -269,7 +276,7 @@ class TestFit:
         train, held_out = trained.datasets()
         config = LatentDistanceConfig(distance=distance)
         with pytest.raises(ConfigError, match="this one has a lnk head"):
-            fit_latent_distance(trained.potential.with_head(LNKConfig(n_inducing=4)), config, train, held_out)
+            solve_head(trained.potential.with_head(LNKConfig(n_inducing=4)), config, train, held_out)
         with pytest.raises(DataError, match="needs energies"):
             fit(replace(trained, held_out=replace(trained.held_out, energy=None)), distance)
         with pytest.raises(DataError, match="no training structure holds N"):

@@ -9,7 +9,7 @@ from sigmaff.backbones import BackboneConfig
 from sigmaff.data import GraphDataset
 from sigmaff.heads import DeterministicConfig, LLPRConfig
 from sigmaff.models import Potential
-from sigmaff.training.closed_form import fit_closed_form
+from sigmaff.models.solve import solve_head
 
 FRAMES = [displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(30)]
 
@@ -35,7 +35,7 @@ def test_is_the_formula(backbone: BackboneConfig):
     """
     potential = Case(backbone=backbone, head=DeterministicConfig()).build()
     train, held_out, test = dataset(0, 40), dataset(40, 60), dataset(60, 90)
-    fitted, result = fit_closed_form(potential, LLPRConfig(variance_labels="energy"), train, held_out)
+    fitted, result = solve_head(potential, LLPRConfig(variance_labels="energy"), train, held_out)
     assert result.force_weight == 0.0
     scale = np.append(np.full(fitted.head.embedding.n_features, float(fitted.head.kernel.activation_scale)), 1.0)
     rows, asked = (last_layer_features(potential, data) * scale for data in (train, test))

@@ -10,7 +10,7 @@ import torch
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from torch import Tensor, nn
 
-from contract import give_posterior
+from head_case import give_posterior
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.embedding import Embedding
@@ -410,7 +410,7 @@ class TestInducingPoints:
             assert len(source) == 1
             assert self.kinds[source] == kind
 
-    def test_do_not_depend_on_the_order_of_atoms(self):
+    def test_are_invariant_under_permutation_of_atoms(self):
         order = torch.randperm(200)
         points, kinds = choose_inducing_points(self.h, self.kinds, 30)
         again, kinds_again = choose_inducing_points(self.h[order], self.kinds[order], 30)

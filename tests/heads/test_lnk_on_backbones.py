@@ -12,9 +12,8 @@ from sigmaff.backbones import BackboneConfig
 from sigmaff.data import GraphDataset, compute_statistics
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential, PotentialConfig
+from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.training import CosineSchedule
-from sigmaff.training.closed_form import fit_closed_form
-from sigmaff.training.rows import node_features
 
 TRAINING = case.CONFIG.model_copy(
     update={"max_epochs": 12, "learning_rate": 1e-2, "schedule": CosineSchedule(warmup_steps=5), "validate_every": 4}
@@ -54,7 +53,7 @@ def worst_ratio(fitted: Potential, backbone: Potential, data: GraphDataset) -> f
 def test_closed_form(trained: tuple[Potential, GraphDataset, GraphDataset]):
     """Chosen on the held-out structures, the mean is not worse on them; σ there is larger where errors are larger."""
     potential, data, held_out = trained
-    fitted, _ = fit_closed_form(potential, HEAD, data, held_out)
+    fitted, _ = solve_head(potential, HEAD, data, held_out)
     assert worst_ratio(fitted, potential, held_out) <= 1.02
     graph, labels = held_out.batch(range(len(held_out)))
     prediction = fitted.predict(graph)
@@ -67,7 +66,7 @@ def test_variational(trained: tuple[Potential, GraphDataset, GraphDataset], tmp_
     """Gradient descent on the frozen backbone finds a better likelihood, and does not lose the backbone's accuracy."""
     potential, data, held_out = trained
     fitted = potential.with_head(HEAD.model_copy(update={"fit": "variational"}))
-    fitted.head.initialize(*node_features(fitted, data))
+    fitted.head.initialize(*LabelledObservations(fitted, data).embeddings())
     settings = TRAINING.model_copy(update={"freeze_backbone": True, "forces_weight": 0.5})
     result = case.train(fitted, data, held_out, settings, tmp_path / "head", seed=0)
     losses = [record.validation_loss for record in result.history if record.validation_loss is not None]

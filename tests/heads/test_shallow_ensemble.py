@@ -12,16 +12,18 @@ from scipy.stats import norm
 
 from conftest import Trained
 from contract import AMMONIA, BACKBONES, CRYSTAL, ETHANOL, EXACT, MIXED, graph_of
+from listeners import Remembering
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import Deterministic, DeterministicConfig, LNKConfig, ShallowEnsemble, ShallowEnsembleConfig
+from sigmaff.heads.observations import Rows
+from sigmaff.heads.posterior import TOLERATED_LOSS
+from sigmaff.heads.shallow_ensemble.fit import Members, ShallowEnsembleFit
 from sigmaff.models import Potential, PotentialConfig
 from sigmaff.models.file import load, save
 from sigmaff.models.prediction import Prediction
-from sigmaff.training.fits import fit_head
-from sigmaff.training.posterior import TOLERATED_LOSS, Rows
-from sigmaff.training.shallow_ensemble import Members, ShallowEnsembleResult, fit_shallow_ensemble
+from sigmaff.models.solve import solve_head
 
 N_MEMBERS = 6
 STATISTICS = DatasetStatistics(
@@ -76,7 +78,7 @@ def test_mean_and_spread_are_those_of_the_members(backbone: BackboneConfig, how:
 
 
 @pytest.mark.parametrize("n_copies", [2, 5])
-def test_far_copies_have_the_same_error(n_copies: int):
+def test_std_is_size_consistent_for_far_copies(n_copies: int):
     ensemble, copies = random_ensemble(BACKBONES[0]), Atoms()
     for index in range(n_copies):
         copy = ETHANOL.copy()
@@ -123,9 +125,9 @@ def test_likelihood_of_rows():
     assert float(members.negative_log_likelihood(rows, 0.01)) == pytest.approx(expected, rel=1e-12)
 
 
-def fit(trained: Trained, seed: int = 0, **settings: object) -> tuple[Potential, ShallowEnsembleResult]:
+def fit(trained: Trained, seed: int = 0, **settings: object) -> tuple[Potential, ShallowEnsembleFit]:
     train, held_out = trained.datasets()
-    return fit_shallow_ensemble(trained.potential, ShallowEnsembleConfig(**settings), train, held_out, seed=seed)
+    return solve_head(trained.potential, ShallowEnsembleConfig(**settings), train, held_out, seed=seed)
 
 
 def held_out_prediction(potential: Potential, trained: Trained) -> Prediction:
@@ -242,21 +244,20 @@ class TestFit:
         train, held_out = trained.datasets()
         other = trained.potential.with_head(LNKConfig(n_inducing=4))
         with pytest.raises(ConfigError, match="this one has a lnk head"):
-            fit_shallow_ensemble(other, ShallowEnsembleConfig(), train, held_out)
+            solve_head(other, ShallowEnsembleConfig(), train, held_out)
         with pytest.raises(DataError, match="needs energies"):
             fit(replace(trained, train=replace(trained.train, energy=None)))
 
     def test_is_reached_by_its_name_and_reports_progress(self, trained: Trained):
         train, held_out = trained.datasets()
         n_total = len(train) + len(held_out)
-        seen: list[tuple[int, int]] = []
-        fitted, record = fit_head(
-            trained.potential, ShallowEnsembleConfig(n_members=8), train, held_out, progress=lambda *at: seen.append(at)
-        )
+        listener = Remembering()
+        config = ShallowEnsembleConfig(n_members=8)
+        fitted, summary = solve_head(trained.potential, config, train, held_out, listener=listener)
         assert isinstance(fitted.head, ShallowEnsemble)
-        assert record["n_members"] == len(fitted.head.deviations) == 8
-        assert seen == sorted(seen)
-        assert seen[-1] == (n_total, n_total)
+        assert summary.n_members == len(fitted.head.deviations) == 8
+        assert listener.advances == sorted(listener.advances)
+        assert listener.advances[-1] == (n_total, n_total)
 
     def test_a_saved_one_is_the_same(self, trained: Trained, tmp_path: Path):
         fitted, _ = fit(trained, n_members=8)
@@ -269,5 +270,5 @@ class TestFit:
     def test_a_data_set_of_one_structure_can_be_held_out(self, trained: Trained):
         train, _ = trained.datasets()
         single = GraphDataset(trained.held_out.subset([0]), train.cutoff, torch.float64)
-        fitted, _ = fit_shallow_ensemble(trained.potential, ShallowEnsembleConfig(), train, single)
+        fitted, _ = solve_head(trained.potential, ShallowEnsembleConfig(), train, single)
         assert bool((held_out_prediction(fitted, trained).energy_std > 0).all())

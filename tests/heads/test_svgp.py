@@ -18,11 +18,10 @@ from contract import (
     WATER,
     Case,
     displaced,
-    give_posterior,
     graph_of,
     predicted,
 )
-from head_case import far_copies
+from head_case import far_copies, give_posterior
 from sigmaff.backbones import BackboneConfig, CoordinatesConfig, SchNetConfig
 from sigmaff.data import GraphDataset, compute_statistics
 from sigmaff.errors import ConfigError
@@ -32,9 +31,9 @@ from sigmaff.heads import SVGP, DeterministicConfig, SVGPConfig
 from sigmaff.heads.lnk.kernel import JITTER
 from sigmaff.models import Potential, PotentialConfig
 from sigmaff.models.file import load, save
+from sigmaff.models.solve import LabelledObservations
 from sigmaff.training import TrainingConfig
 from sigmaff.training.loop import _optimizer, train
-from sigmaff.training.rows import node_features
 from training_case import CONFIG, labelled_structures
 
 with warnings.catch_warnings():
@@ -197,15 +196,15 @@ def test_trains_on_a_backbone_without_weights(tmp_path: Path):
     )
     head = SVGPConfig(n_inducing=40, n_samples=1, n_frequencies=1)
     potential = Potential(PotentialConfig(backbone=backbone, head=head), compute_statistics(train_set))
-    potential.head.initialize(*node_features(potential, train_set))
+    potential.head.initialize(*LabelledObservations(potential, train_set).embeddings())
     config = CONFIG.model_copy(update={"max_epochs": 20, "batch_size": 10, "head_learning_rate": 0.03})
     result = train(potential, train_set, validation_set, config, tmp_path, seed=7)
     assert result.history[-1].forces_mae < 0.5 * result.history[0].forces_mae
 
 
-@pytest.mark.parametrize(("freeze", "trained"), [(False, "from_backbone"), (True, "after_backbone")])
-def test_says_how_it_is_trained(freeze: bool, trained: str):
-    assert SVGPConfig(freeze_backbone=freeze).trained == trained
+@pytest.mark.parametrize(("freeze", "last"), [(False, "joint"), (True, "head")])
+def test_says_how_it_is_trained(freeze: bool, last: str):
+    assert SVGPConfig(freeze_backbone=freeze).stages == ("backbone", last)
 
 
 def potential_on(backbone: BackboneConfig, kernel: str = "rbf") -> Potential:
@@ -222,7 +221,7 @@ def potential_on(backbone: BackboneConfig, kernel: str = "rbf") -> Potential:
 
 @pytest.mark.parametrize("backbone", [SCHNET, CoordinatesConfig(n_atoms=9)], ids=lambda config: config.name)
 class TestInAPotential:
-    def test_forces_are_slopes_of_the_energy(self, backbone: BackboneConfig):
+    def test_forces_conserve_energy(self, backbone: BackboneConfig):
         potential, graph = potential_on(backbone), graph_of(ETHANOL, WATER)
         forces = potential.predict(graph, forces_std="none").forces
         for atom, axis in [(0, 0), (5, 2), (10, 1)]:
@@ -258,7 +257,7 @@ class TestInAPotential:
 class TestWhatItLacks:
     """It sees structures as wholes."""
 
-    def test_std_of_far_copies_grows_neither_as_n_nor_as_its_root(self):
+    def test_std_is_not_size_consistent_for_far_copies(self):
         """Each copy takes the sum farther from all training structures: σ comes to the prior's, and stays there."""
         potential = potential_on(SCHNET)
         prior = 0.7 * math.exp(potential.head.process.kernel.log_scale.item())
@@ -271,7 +270,7 @@ class TestWhatItLacks:
             assert abs(value / (n * std[0]) - 1.0) > 0.05
             assert abs(value / (math.sqrt(n) * std[0]) - 1.0) > 0.05
 
-    def test_energies_of_far_molecules_do_not_add(self):
+    def test_energies_are_not_extensive_for_far_molecules(self):
         potential, far = potential_on(SCHNET), AMMONIA.copy()
         far.positions += [20.0, 3.0, 0.0]
         one, other, both = (
@@ -280,7 +279,7 @@ class TestWhatItLacks:
         )
         assert abs(both - one - other) > 1e-2
 
-    def test_a_turned_structure_has_another_energy_and_std_on_raw_coordinates(self):
+    def test_raw_coordinates_are_not_invariant_under_rotation(self):
         """And on an invariant backbone it has the same."""
         graph = graph_of(ETHANOL)
         quarter = torch.tensor([[0.0, 1, 0], [-1, 0, 0], [0, 0, 1]], dtype=torch.float64)

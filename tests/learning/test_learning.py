@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 import ase.io
 import numpy as np
 import pytest
-import typer
 import yaml
 from ase import Atoms
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
 from campaign_case import SETTINGS, Counted, Silent, calls, go_on, settings
+from cli_case import fail, succeed
 from sigmaff import load
-from sigmaff.cli.learn import learn as learn_command
-from sigmaff.cli.learn import select as select_command
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
@@ -47,7 +44,7 @@ def scheduler(client: "Client") -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def test_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def held_out_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labelled water, displaced as at the start."""
     folder = tmp_path_factory.mktemp("test")
     config = settings(folder)
@@ -139,7 +136,7 @@ def test_the_report_is_one_file_that_shows_the_picks(whole: CampaignResult) -> N
     assert "its label takes away" in page
 
 
-def test_the_same_command_again_does_nothing(whole: CampaignResult, folder: Path, scheduler: dict[str, str]) -> None:
+def test_resume_of_a_finished_campaign(whole: CampaignResult, folder: Path, scheduler: dict[str, str]) -> None:
     before = contents(folder)
     again = learn(settings(folder, cluster=scheduler), Silent())
     assert again == whole
@@ -156,7 +153,7 @@ def test_it_goes_on_where_more_rounds_are_allowed(
     assert dataset(tmp_path / "copy").startswith(dataset(whole.directory.parent))
 
 
-def test_another_campaign_is_refused_and_force_removes_it(
+def test_resume_refuses_another_campaign_and_force_removes_it(
     whole: CampaignResult, tmp_path: Path, scheduler: dict[str, str]
 ) -> None:
     folder = tmp_path / "copy"
@@ -245,13 +242,13 @@ def check_killed(folder: Path, whole: CampaignResult, n_killed: int) -> None:
     assert len(calls(folder)) <= 18 + 2 * n_killed
 
 
-def test_two_kills_cost_nothing(whole: CampaignResult, tmp_path: Path, scheduler: dict[str, str]) -> None:
+def test_resume_after_two_kills(whole: CampaignResult, tmp_path: Path, scheduler: dict[str, str]) -> None:
     n_killed = killed_campaign(tmp_path, scheduler["scheduler"], iter((1.0, 2.0)))
     check_killed(tmp_path, whole, n_killed)
 
 
 @pytest.mark.slow
-def test_twenty_kills_cost_nothing(whole: CampaignResult, tmp_path: Path, scheduler: dict[str, str]) -> None:
+def test_resume_after_twenty_kills(whole: CampaignResult, tmp_path: Path, scheduler: dict[str, str]) -> None:
     """At random moments, of one campaign after the other if the first is over too soon."""
     generator = random.Random(1)
     moments = (generator.uniform(0.2, 3.0) for _ in range(1000))
@@ -290,14 +287,14 @@ def test_failures_are_tried_again_then_set_aside_and_never_trained_on(
 # --- other ways to begin, to explore and to end
 
 
-def test_a_pool_at_random_without_sigma(test_file: Path, tmp_path: Path, scheduler: dict[str, str]) -> None:
+def test_a_pool_at_random_without_sigma(held_out_file: Path, tmp_path: Path, scheduler: dict[str, str]) -> None:
     """Labels of the start are taken from the file; the pool is used up."""
     config = settings(
         tmp_path,
-        start={"molecules": (), "source": str(test_file), "use_labels": True},
+        start={"molecules": (), "source": str(held_out_file), "use_labels": True},
         model={"head": {"name": "deterministic"}},
         retrain={"every": 1},
-        explore={"pool": str(test_file), "stop_above": None},
+        explore={"pool": str(held_out_file), "stop_above": None},
         select={"method": "random", "n": 8},
         stop={"max_rounds": 5},
         cluster=scheduler,
@@ -307,17 +304,17 @@ def test_a_pool_at_random_without_sigma(test_file: Path, tmp_path: Path, schedul
     assert [figures.engine_calls for figures in result.rounds] == [0, 8, 12]
     frames = ase.io.read(result.directory / "dataset.extxyz", ":")
     assert sorted(atoms.info["pool_index"] for atoms in frames[12:]) == list(range(12))
-    known = {f"{atoms.get_potential_energy():.6f}" for atoms in ase.io.read(test_file, ":")}
+    known = {f"{atoms.get_potential_energy():.6f}" for atoms in ase.io.read(held_out_file, ":")}
     assert {f"{atoms.get_potential_energy():.6f}" for atoms in frames} == known
 
 
-def test_it_ends_when_all_aims_hold(test_file: Path, tmp_path: Path, scheduler: dict[str, str]) -> None:
+def test_it_ends_when_all_aims_hold(held_out_file: Path, tmp_path: Path, scheduler: dict[str, str]) -> None:
     config = settings(
         tmp_path,
         explore={"trust_below": 1e3, "steps": 4},
         select={"lower": 0.0},
         stop={"share_above": 0.0, "forces_mae": 1e3},
-        test=str(test_file),
+        test=str(held_out_file),
         retrain={"weights": "continue", "every": 1},
         cluster=scheduler,
     )
@@ -364,37 +361,27 @@ def test_an_unknown_molecule(tmp_path: Path) -> None:
 # --- the commands
 
 
-def invoke(*arguments: object) -> Any:
-    app = typer.Typer()
-    app.command("learn")(learn_command)
-    app.command("select")(select_command)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 def test_the_command_tells_what_came_of_it(whole: CampaignResult, tmp_path: Path) -> None:
     content = SETTINGS | {
         "engine": settings(whole.directory.parent).engine.model_dump(mode="json"),
         "output": str(whole.directory),
     }
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(content))
-    done = invoke("learn", tmp_path / "campaign.yaml")
-    assert done.exit_code == 0, done.exception
-    assert "2 rounds are done (stop.max_rounds)" in done.stdout
-    assert str(whole.directory / "rounds" / "02" / "model.sigmaff") in done.stdout.replace("\n", "")
-    wrong = invoke("learn", tmp_path / "campaign.yaml", "--set", "explore.temperatures=500")
-    assert "explore.temperatures: there is no such key; nearest: temperature;" in str(wrong.exception)
+    printed = succeed("learn", tmp_path / "campaign.yaml")
+    assert "2 rounds are done (stop.max_rounds)" in printed
+    assert str(whole.directory / "rounds" / "02" / "model.sigmaff") in printed
+    wrong = fail("learn", tmp_path / "campaign.yaml", "--set", "explore.temperatures=500")
+    assert "explore.temperatures: unknown key; nearest: temperature;" in wrong
 
 
-def test_selection_alone(whole: CampaignResult, test_file: Path, tmp_path: Path) -> None:
+def test_selection_alone(whole: CampaignResult, held_out_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "picked.extxyz"
-    done = invoke("select", whole.model_path, test_file, "-n", 5, "-o", out)
-    assert done.exit_code == 0, done.exception
-    assert "5 of 12 structures" in done.stdout
+    assert "5 of 12 structures" in succeed("select", whole.model_path, held_out_file, "-n", "5", "-o", out)
     picked = ase.io.read(out, ":")
-    pool = [atoms.positions.tolist() for atoms in ase.io.read(test_file, ":")]
+    pool = [atoms.positions.tolist() for atoms in ase.io.read(held_out_file, ":")]
     assert len({pool.index(atoms.positions.tolist()) for atoms in picked}) == 5
     assert all("forces_uncertainty" in atoms.arrays for atoms in picked)
-    assert "exists already" in str(invoke("select", whole.model_path, test_file, "-o", out).exception)
+    assert "exists already" in fail("select", whole.model_path, held_out_file, "-o", out)
 
 
 def test_the_engine_of_these_tests_is_a_potential(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Selection: the gain of every label against a fit with that label in it, and what is chosen from a pool."""
 
-from dataclasses import asdict
-
 import numpy as np
 import pytest
 import torch
@@ -11,14 +9,13 @@ from conftest import Trained
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.heads import LNK, LLPRConfig, LNKConfig
+from sigmaff.heads.observations import RowLimit
+from sigmaff.heads.posterior import Moments
 from sigmaff.learning.config import SelectConfig
-from sigmaff.learning.selection import greedy, label_noise, largest_std, select, structure_rows
+from sigmaff.learning.selection import greedy, largest_std, select, structure_rows
 from sigmaff.models import Potential
-from sigmaff.models.record import FitRecord, RunRecord
+from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.simulation import predict_structures
-from sigmaff.training.closed_form import fit_closed_form
-from sigmaff.training.posterior import Moments
-from sigmaff.training.rows import KernelFunction, RowLimit, collect_rows
 
 ALL_ROWS = RowLimit(n_rows=10**9, work=10**12)
 POOL = 5
@@ -34,9 +31,8 @@ HEADS = {
 
 
 def fitted(trained: Trained, config: LNKConfig | LLPRConfig) -> Potential:
-    potential, result = fit_closed_form(trained.potential, config, *trained.datasets())
-    potential.record = RunRecord(fit=FitRecord(**asdict(result)))
-    return potential
+    """From Python, without the record that a run writes."""
+    return solve_head(trained.potential, config, *trained.datasets())[0]
 
 
 def label_gram(potential: Potential, plain: Potential, structures: LabelledStructures) -> torch.Tensor:
@@ -45,18 +41,16 @@ def label_gram(potential: Potential, plain: Potential, structures: LabelledStruc
     assert isinstance(head, LNK)
     energy = forces = Moments.empty(head.kernel.n_weights)
     data = GraphDataset(structures, potential.cutoff, torch.float64)
-    function = KernelFunction(kernel=head.kernel, head=head)
-    for [(energy_rows, force_rows)], _ in collect_rows(plain, [function], data, ALL_ROWS, seed=0):
+    for [(energy_rows, force_rows)], _ in LabelledObservations(plain, data).rows([head], ALL_ROWS, seed=0):
         energy, forces = energy.plus(energy_rows), forces.plus(force_rows)
-    return (energy.gram + potential.record.fit.force_weight * forces.gram).detach()
+    return (energy.gram + head.force_weight * forces.gram).detach()
 
 
 def refit(potential: Potential, gram: torch.Tensor) -> torch.Tensor:
     """Covariance of the weights from all labels at once, with the noise that the fit had chosen."""
     head = potential.head
     assert isinstance(head, LNK)
-    noise = potential.record.fit.noise * torch.exp(2.0 * head.kernel.log_scale.detach())
-    return torch.linalg.inv(torch.eye(len(gram)) + gram / noise)
+    return torch.linalg.inv(torch.eye(len(gram)) + gram / head.label_noise.energy)
 
 
 def force_variance(potential: Potential, covariance: torch.Tensor, pool: GraphDataset) -> torch.Tensor:
@@ -81,12 +75,12 @@ def test_choices_are_those_of_fitting_anew_with_every_candidate(name: str, train
     head, plain = potential.head, trained.potential
     assert isinstance(head, LNK)
     if name != "llpr":  # which chooses for itself whether force labels count
-        assert (potential.record.fit.force_weight == 0.0) == (name == "energies alone")
+        assert (head.force_weight == 0.0) == (name == "energies alone")
     candidates = trained.held_out.subset(range(POOL))
     pool = GraphDataset(candidates, potential.cutoff, torch.float64)
     factor = head.weight_cholesky.detach().tril()
     rows = list(structure_rows(potential, pool))
-    picks = greedy(rows, factor @ factor.T, label_noise(potential), 2)
+    picks = greedy(rows, factor @ factor.T, head.label_noise, 2)
 
     known, left = label_gram(potential, plain, trained.train), set(range(POOL))
     parts = force_variance(potential, factor @ factor.T, pool).split(pool.n_atoms.tolist())

@@ -103,11 +103,6 @@ class TestEnsemble:
         assert prediction.energy_std is not None
         assert prediction.forces_std is prediction.node_energy_std is prediction.provenance.forces_std is None
 
-    def test_std_of_far_copies_grows_as_their_number(self):
-        ensemble = Ensemble([member(seed) for seed in range(4)])
-        one, five = (ensemble.predict(graph_of(far_copies(ETHANOL, n))).energy_std for n in (1, 5))
-        close(five, 5.0 * one, rtol=1e-9, atol=0.0)
-
     def test_one_is_no_ensemble(self):
         with pytest.raises(ConfigError, match="at least 2 members"):
             Ensemble([member(0)])
@@ -167,7 +162,7 @@ class TestMonteCarloDropout:
         assert not torch.equal(other.forces, first.forces)
 
     @pytest.mark.parametrize("backbone", BACKBONES, ids=lambda c: f"{c.name}-{getattr(c, 'l_max', '')}")
-    def test_turning_and_moving(self, backbone: BackboneConfig):
+    def test_equivariance_under_rotation_reflection_and_translation(self, backbone: BackboneConfig):
         """With one seed, rotations, reflections and translations keep the energy and its σ exactly."""
         model = dropping(backbone, n_samples=3)
         matrix = np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0]
@@ -180,7 +175,7 @@ class TestMonteCarloDropout:
         turned_members = torch.einsum("ab,nbm->nam", torch.as_tensor(matrix), before.forces_members)
         close(after.forces_members, turned_members, **EXACT)
 
-    def test_order_and_number_of_atoms_change_the_masks(self):
+    def test_permutation_and_far_copies_change_the_masks(self):
         """So relabelling and far copies, which must change nothing, do: by less than the spread of the samples."""
         model = dropping(n_samples=20)
         one, reordered = model.predict(graph_of(ETHANOL)), model.predict(graph_of(ETHANOL[::-1]))
@@ -188,17 +183,6 @@ class TestMonteCarloDropout:
         spread = float(one.energy_std)
         assert 1e-4 * spread < abs(float(reordered.energy - one.energy)) < 2.0 * spread
         assert 1e-4 * spread < abs(float(two.energy - 2.0 * one.energy)) < 4.0 * spread
-
-    def test_forces_are_slopes_of_the_energy(self):
-        model, step = dropping(n_samples=3), 1e-4
-        forces = model.predict(graph_of(ETHANOL)).forces
-        for atom, axis in [(0, 1), (4, 2)]:
-            energies = []
-            for sign in (1, -1):
-                moved = ETHANOL.copy()
-                moved.positions[atom, axis] += sign * step
-                energies.append(float(model.predict(graph_of(moved)).energy))
-            assert float(forces[atom, axis]) == pytest.approx(-(energies[0] - energies[1]) / (2 * step), abs=1e-6)
 
     def test_samples_have_the_distribution_of_single_passes(self):
         """Mean and variance of energies within five standard errors of those of as many independent passes."""
@@ -244,7 +228,7 @@ class TestMonteCarloDropout:
 
 
 @pytest.mark.parametrize("kind", ["ensemble", "mixed ensemble", "mc dropout"])
-def test_files_keep_everything(kind: str, tmp_path: Path):
+def test_serialization_round_trip_is_exact(kind: str, tmp_path: Path):
     model = {
         "ensemble": lambda: Ensemble([member(seed) for seed in range(12)]),
         "mixed ensemble": lambda: Ensemble([member(0), member(1, BACKBONES[1])]),

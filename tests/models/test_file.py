@@ -194,8 +194,8 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     assert "safetensors file of another program" in refused(path)
     save_file({"weights": torch.zeros(3)}, path, metadata={"format": "pt"})
     assert "safetensors file of another program" in refused(path)
-    assert "there is no such model file" in refused(tmp_path)
-    assert "there is no such model file" in refused(tmp_path / "missing")
+    assert "no such model file" in refused(tmp_path)
+    assert "no such model file" in refused(tmp_path / "missing")
 
 
 # --- descriptions that lie
@@ -274,6 +274,28 @@ def test_descriptions_that_no_model_has(model: Path, tmp_path: Path, apply: Call
     refused(pack(tmp_path / "a.sigmaff", content, tensors))
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_files_of_earlier_formats_load(tmp_path: Path, version: int, dtype: torch.dtype) -> None:
+    potential = build(dtype)
+    save(potential, tmp_path / "new.sigmaff")
+    content, tensors = unpack(tmp_path / "new.sigmaff")
+    assert content.pop("dtype") == str(dtype).removeprefix("torch.")
+    content["format_version"] = version
+    for name in ("mc_dropout", "other_members") if version == 1 else ():
+        del content[name]
+    again = load(pack(tmp_path / "old.sigmaff", content, tensors))
+    assert again.dtype == dtype
+    graph = build_graph(ethanol(), potential.cutoff, dtype)
+    assert torch.equal(again.predict(graph).energy, potential.predict(graph).energy)
+
+
+def test_a_precision_that_the_tensors_do_not_have(model: Path, tmp_path: Path) -> None:
+    content, tensors = unpack(model)
+    content["dtype"] = "float64"
+    assert "its description needs torch.float64" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
+
+
 def test_a_newer_format_names_the_version_needed(model: Path, tmp_path: Path) -> None:
     content, tensors = unpack(model)
     content |= {"format_version": 7, "library_version": "9.4.2", "something": "new"}
@@ -292,7 +314,7 @@ def test_descriptions_that_are_no_description(tmp_path: Path, text: str) -> None
 
 
 def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
-    """Each has its own random functions; an element costs a file but a few bytes."""
+    """Each has its own random functions, drawn at the first use; an element costs a file a few bytes only."""
     save(build_potential(LNKConfig(kernel="rbf", n_inducing=12)), tmp_path / "rbf.sigmaff")
     content, tensors = unpack(tmp_path / "rbf.sigmaff")
     content["config"]["head"] |= {"n_samples": 1024, "n_frequencies": 8192}
@@ -300,7 +322,11 @@ def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
         "elements": list(range(1, 100)),
         "reference_energies": {str(number): 0.0 for number in range(1, 100)},
     }
-    assert "than any model has use for" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
+    loaded = load(pack(tmp_path / "a.sigmaff", content, tensors))
+    graph = build_graph(ethanol(), loaded.cutoff)
+    assert loaded.predict(graph, forces_std="exact").forces_std is not None
+    with pytest.raises(ConfigError, match="take more memory than sampled force σ may use"):
+        loaded.predict(graph, forces_std="sampled")
 
 
 def test_elements_beyond_the_backbone(model: Path, tmp_path: Path) -> None:

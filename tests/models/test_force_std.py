@@ -144,7 +144,7 @@ def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
         deformed.set_cell(atoms.cell.array @ (np.eye(3) + strain), scale_atoms=True)
         graph = graph_of(deformed)
         features = potential.backbone(graph)
-        return head.kernel.basis(head.compared(features), head.element_index[graph.atomic_numbers]).sum(0)
+        return head.kernel.basis(head.kernel_features(features), head.element_index[graph.atomic_numbers]).sum(0)
 
     expected = torch.zeros(3, 3, dtype=torch.float64)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from ase.calculators.emt import EMT
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import GraphDataset, LabelledStructures, compute_statistics
 from sigmaff.errors import DataError
-from sigmaff.evaluation import evaluate_model, summarize
+from sigmaff.evaluation import evaluate_predictor, summarize
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential, PotentialConfig, Uncalibrated
 from sigmaff.training import CosineSchedule, TrainingConfig
@@ -98,7 +98,7 @@ def test_training_on_stress_makes_stress_better(data: GraphDataset, tmp_path: Pa
 
 def test_evaluation_tells_the_error_of_stress(data: GraphDataset):
     potential = new_potential(data)
-    summary = summarize(evaluate_model(Uncalibrated(potential), data, name="copper", batch_size=7))
+    summary = summarize(evaluate_predictor(Uncalibrated(potential), data, name="copper", batch_size=7))
     error = stress_error(potential, data)
     assert summary["stress_mae"] == pytest.approx(np.abs(error).mean(), rel=1e-5)
     assert summary["stress_rmse"] == pytest.approx(np.sqrt(np.square(error).mean()), rel=1e-5)

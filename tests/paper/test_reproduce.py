@@ -1,4 +1,4 @@
-"""The paper's experiments: the settings of every cell, and one experiment from end to end."""
+"""The paper's experiments: the settings of every job, and one experiment from end to end."""
 
 import json
 import pickle
@@ -21,72 +21,72 @@ from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
+from sigmaff.runs.jobs import Job, JobFolder, JobResult, Results, run_jobs
+from sigmaff.runs.model_jobs import DropoutJob, EnsembleJob, ModelJob, TrainJob
 from sigmaff.tasks import ClusterConfig, workers
-from sigmaff_paper.experiments import protocols
-from sigmaff_paper.experiments.cell import Cell, CellResult, Place
+from sigmaff_paper.experiments import settings
 from sigmaff_paper.experiments.command import reproduce as command
-from sigmaff_paper.experiments.md17_ood import auroc_map, present_detection
-from sigmaff_paper.experiments.measures import Copies, Timed
-from sigmaff_paper.experiments.models import Joined, Sampled, Trained
-from sigmaff_paper.experiments.protocols import Scale
-from sigmaff_paper.experiments.reproduce import EXPERIMENTS, Reproduction, reproduce
-from sigmaff_paper.experiments.runner import run_cells
-from sigmaff_paper.experiments.sources import Data
+from sigmaff_paper.experiments.costs import SpeedJob
+from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.locality import CopiesJob
+from sigmaff_paper.experiments.md17 import auroc_map, present_detection
+from sigmaff_paper.experiments.reproduce import EXPERIMENTS, reproduce, without_result
+from sigmaff_paper.experiments.settings import Scale
 from sigmaff_paper.experiments.study import MD17_MOLECULES, Study
 from sigmaff_paper.tables import costs as paper_costs
 from sigmaff_paper.tables import hyperparameters as published
 from sigmaff_paper.tables import md17 as paper_md17
 
 SCALES: tuple[Scale, ...] = ("quick", "paper")
-NOWHERE = Data(folders=(Path("/nowhere"),), made=Path("/nowhere"))
+NOWHERE = DataFolders(folders=(Path("/nowhere"),), made=Path("/nowhere"))
 
 
 class StopsAfterFirst(Listener):
-    """Ctrl-C when one cell is done."""
+    """Ctrl-C when one job is done."""
 
-    def advance(self, done: int, total: int, note: str = "") -> None:
+    def advance(self, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
 
-def experiment_cells(scale: Scale, data: Data = NOWHERE) -> Iterator[tuple[str, list[Cell]]]:
-    return ((name, experiment.cells(scale, data)) for name, experiment in EXPERIMENTS.items())
+def experiment_jobs(scale: Scale, data: DataFolders = NOWHERE) -> Iterator[tuple[str, list[Job]]]:
+    return ((name, experiment.jobs(scale, data)) for name, experiment in EXPERIMENTS.items())
 
 
-# --- cells
+# --- jobs
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_cells_are_valid_and_have_directories_of_their_own(scale: Scale):
-    known: dict[str, Cell] = {}
-    for name, cells in experiment_cells(scale):
-        names = [cell.name for cell in cells]
+def test_jobs_are_valid_and_have_directories_of_their_own(scale: Scale):
+    known: dict[str, Job] = {}
+    for name, jobs in experiment_jobs(scale):
+        names = [job.name for job in jobs]
         assert len(set(names)) == len(names), name
-        for index, cell in enumerate(cells):
-            assert set(cell.after) <= set(names[:index]), cell.name
-            assert known.setdefault(cell.name, cell) == cell, f"{cell.name} is not the same in all experiments"
-            assert pickle.loads(pickle.dumps(cell)) == cell
-            if isinstance(cell, Trained | Joined | Sampled):
-                assert RunConfig.model_validate(cell.config.model_dump(mode="json")) == cell.config
+        for index, job in enumerate(jobs):
+            assert set(job.after) <= set(names[:index]), job.name
+            assert known.setdefault(job.name, job) == job, f"{job.name} is not the same in all experiments"
+            assert pickle.loads(pickle.dumps(job)) == job
+            if isinstance(job, ModelJob):
+                assert RunConfig.model_validate(job.config.model_dump(mode="json")) == job.config
 
 
-def paper_scale_cells() -> list[Trained]:
-    cells = (cell for _, cells in experiment_cells("paper") for cell in cells if isinstance(cell, Trained))
-    return list({cell.name: cell for cell in cells}.values())
+def paper_scale_jobs() -> list[TrainJob]:
+    jobs = (job for _, jobs in experiment_jobs("paper") for job in jobs if isinstance(job, TrainJob))
+    return list({job.name: job for job in jobs}.values())
 
 
 def test_trainings_at_paper_scale_are_those_of_its_table():
     seen = set()
-    for cell in paper_scale_cells():
-        _, dataset, backbone, recipe = cell.name.split("/")
+    for job in paper_scale_jobs():
+        _, dataset, backbone, recipe = job.name.split("/")
         kind = "qm7x" if dataset == "qm7x" else "md17"
         method = "evidential" if recipe == "evidential" else "dropout"
-        training, sizes = cell.config.training, published.SIZES[kind]
-        assert (training.batch_size, cell.config.data.split.n_train) == (sizes.batch_size, sizes.n_train)
-        assert cell.config.data.split.n_validation == sizes.n_validation
+        training, sizes = job.config.training, published.SIZES[kind]
+        assert (training.batch_size, job.config.data.split.n_train) == (sizes.batch_size, sizes.n_train)
+        assert job.config.data.split.n_validation == sizes.n_validation
         if backbone == "nequip":  # which the paper omits
             continue
         row = published.TRAININGS[backbone, method, kind]
-        assert training.learning_rate == row.learning_rate, cell.name
+        assert training.learning_rate == row.learning_rate, job.name
         assert (training.ema_decay, training.patience) == (row.ema_decay, row.patience)
         assert training.forces_weight == row.forces_weight
         assert training.schedule.warmup_steps == row.warmup_steps
@@ -97,10 +97,10 @@ def test_trainings_at_paper_scale_are_those_of_its_table():
 
 
 def test_processes_at_paper_scale_are_those_of_its_table():
-    for cell in paper_scale_cells():
-        _, dataset, _, recipe = cell.name.split("/")
+    for job in paper_scale_jobs():
+        _, dataset, _, recipe = job.name.split("/")
         kind = "qm7x" if dataset == "qm7x" else "md17"
-        head, second = cell.config.model.head, cell.config.head_training
+        head, second = job.config.model.head, job.config.head_training
         if isinstance(head, LNKConfig):
             n_atoms = paper_md17.N_ATOMS.get(dataset.removeprefix("md17-"), 1)
             most = published.FIXED_LNK[kind].n_inducing
@@ -112,44 +112,44 @@ def test_processes_at_paper_scale_are_those_of_its_table():
         if recipe == "lnk-5":
             assert second is not None
             assert second.learning_rate == published.LNK["qm7x"].learning_rate
-    aspirin = Study(scale="paper", dataset="aspirin", backbone="schnet").cells(("fixed-lnk",), NOWHERE)[-1]
-    assert isinstance(aspirin, Trained)
+    aspirin = Study(scale="paper", dataset="aspirin", backbone="schnet", methods=("fixed-lnk",)).jobs(NOWHERE)[-1]
+    assert isinstance(aspirin, TrainJob)
     assert isinstance(aspirin.config.model.head, LNKConfig)
     assert aspirin.config.model.head.n_inducing == 84
 
 
 def test_rates_of_dropout_and_numbers_of_samples():
-    cells = {cell.name.split("/")[-1]: cell for cell in EXPERIMENTS["qm7x-ooe"].cells("paper", NOWHERE)}
+    jobs = {job.name.split("/")[-1]: job for job in EXPERIMENTS["qm7x-ooe"].jobs("paper", NOWHERE)}
     for name, rate, n_samples in (
         ("mcd-20", 0.2, 5),
         ("mcd-1", 0.01, 5),
         ("mcd-1-69", 0.01, 69),
         ("mcd-lnk-5", 0.05, 5),
     ):
-        cell = cells[name]
-        assert isinstance(cell, Trained | Sampled)
-        assert cell.config.model.backbone.dropout == rate
-        assert cell.config.mc_dropout is not None
-        assert cell.config.mc_dropout.n_samples == n_samples
-    ensemble = cells["ensemble"]
-    assert isinstance(ensemble, Joined)
+        job = jobs[name]
+        assert isinstance(job, TrainJob | DropoutJob)
+        assert job.config.model.backbone.dropout == rate
+        assert job.config.mc_dropout is not None
+        assert job.config.mc_dropout.n_samples == n_samples
+    ensemble = jobs["ensemble"]
+    assert isinstance(ensemble, EnsembleJob)
     assert len(ensemble.after) == published.ENSEMBLE_SIZE
 
 
 def test_published_qm7x_files_are_gathered_first(tmp_path: Path):
     (tmp_path / "qm7x").mkdir()
     files = [write_qm7x(tmp_path / f"qm7x/{n}000.hdf5", np.random.default_rng(n)) for n in (1, 2)]
-    cells = EXPERIMENTS["dropout-rate"].cells("quick", Data(folders=(tmp_path,), made=tmp_path / "made"))
-    gathered, *others = cells
+    jobs = EXPERIMENTS["dropout-rate"].jobs("quick", DataFolders(folders=(tmp_path,), made=tmp_path / "made"))
+    gathered, *others = jobs
     assert gathered.needs == tuple(files)
-    assert gathered.work(Place(tmp_path), Listener()) == {"n_equilibrium": 4, "n_non_equilibrium": 8}
-    for cell in others:
-        assert isinstance(cell, Trained)
-        assert cell.after == (gathered.name,)
-        structures = read_structures(cell.config.data.source)
+    assert gathered.work(JobFolder(tmp_path), Listener()) == {"n_equilibrium": 4, "n_non_equilibrium": 8}
+    for job in others:
+        assert isinstance(job, TrainJob)
+        assert job.after == (gathered.name,)
+        structures = read_structures(job.config.data.source)
         assert structures.energy is not None
         assert structures.energy.tolist() == [-2081.1, -2082.1, -2081.1, -2082.1]
-        (other,) = cell.config.ood.values()
+        (other,) = job.config.ood.values()
         displaced = read_structures(other.source)
         assert displaced.forces is not None
         assert np.array_equal(np.concatenate(displaced.forces), np.full((24, 3), 0.5))
@@ -161,11 +161,11 @@ def test_published_qm7x_files_are_gathered_first(tmp_path: Path):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in ("speed", "parameters")])
 def test_missing_data_is_told_and_the_paper_shown(tmp_path: Path, name: str, scale: Scale):
-    cells = EXPERIMENTS[name].cells(scale, NOWHERE)
-    results = {cell.name: CellResult(name=cell.name, status="missing", reason=cell.missing()) for cell in cells}
+    jobs = EXPERIMENTS[name].jobs(scale, NOWHERE)
+    results = {job.name: JobResult(name=job.name, status="missing", reason=job.missing()) for job in jobs}
     assert all(result.reason is None or "/nowhere" in result.reason for result in results.values())
-    presentation = EXPERIMENTS[name].present(results, scale)
-    text = "\n".join(table.markdown() for table in presentation.tables)
+    report = EXPERIMENTS[name].present(results, scale)
+    text = "\n".join(table.markdown() for table in report.tables)
     assert "– (" in text
     assert "None" not in text
 
@@ -183,12 +183,12 @@ def cluster() -> Iterator[ClusterConfig]:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick scale, quicker."""
     backbone = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
-    quick = protocols.Quick(epochs=2, head_epochs=1, batch_size=10, warmup_steps=2)
-    sizes = protocols.Sizes(n_train=30, n_validation=14, n_test=12, n_ood=6)
-    monkeypatch.setitem(protocols.BACKBONES["quick"], "schnet", backbone)
-    monkeypatch.setitem(protocols.SIZES["quick"], "qm7x", sizes)
-    monkeypatch.setitem(protocols.QUICK, "qm7x", quick)
-    monkeypatch.setitem(protocols.QUICK_INDUCING, "qm7x", 10)
+    quick = settings.Quick(epochs=2, head_epochs=1, batch_size=10, warmup_steps=2)
+    sizes = settings.Sizes(n_train=30, n_validation=14, n_test=12, n_ood=6)
+    monkeypatch.setitem(settings.BACKBONES["quick"], "schnet", backbone)
+    monkeypatch.setitem(settings.SIZES["quick"], "qm7x", sizes)
+    monkeypatch.setitem(settings.QUICK, "qm7x", quick)
+    monkeypatch.setitem(settings.QUICK_INDUCING, "qm7x", 10)
 
 
 @pytest.fixture(scope="module")
@@ -200,14 +200,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listener: Listener) -> Reproduction:
-    return reproduce(
+def run_dropout_rate(output: Path, folder: Path, cluster: ClusterConfig, listener: Listener) -> Results:
+    """Return the results of all jobs."""
+    _, results, _ = reproduce(
         "dropout-rate", scale="quick", folders=(folder,), output=output, cluster=cluster, listener=listener
     )
+    return results
 
 
 @pytest.mark.usefixtures("tiny")
-def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: Path, cluster: ClusterConfig):
+def test_an_experiment_is_killed_resumed_and_reported(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     study = tmp_path / "cells/quick/qm7x/schnet"
     (study / "mcd-15").mkdir(parents=True)
     (study / "mcd-15/metrics.json").write_text("{}")  # of somebody else: a run does not replace it
@@ -217,7 +219,7 @@ def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: P
     assert len(first) >= 1
 
     with_failure = run_dropout_rate(tmp_path, folder, cluster, Listener())
-    (failed,) = with_failure.without_result
+    (failed,) = without_result(with_failure)
     assert failed.name == "quick/qm7x/schnet/mcd-15"
     assert failed.status == "failed"
     assert "exists already" in (failed.reason or "")
@@ -230,7 +232,7 @@ def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: P
     before = {path: path.stat().st_mtime_ns for path in study.glob("*/model.sigmaff")}
     assert len(before) == 4
     done = run_dropout_rate(tmp_path, folder, cluster, Listener())
-    assert done.without_result == []
+    assert without_result(done) == []
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())
 
     content = json.loads((tmp_path / "dropout-rate/results.json").read_text())
@@ -250,33 +252,33 @@ def test_an_experiment_is_run_killed_taken_up_and_told(tmp_path: Path, folder: P
 
 @pytest.mark.usefixtures("tiny")
 def test_another_set_of_structures_is_not_taken_for_the_same(tmp_path: Path, folder: Path, cluster: ClusterConfig):
-    cells = Study(scale="quick", dataset="qm7x", backbone="schnet").cells(
-        ("backbone",), Data(folders=(folder,), made=tmp_path)
-    )
-    results = run_cells(cells, Place(tmp_path), cluster, Listener())
+    study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=("backbone",))
+    jobs = study.jobs(DataFolders(folders=(folder,), made=tmp_path))
+    results = run_jobs(jobs, JobFolder(tmp_path), Listener(), cluster)
     assert [result.status for result in results.values()] == ["done"]
-    elsewhere = [cell.model_copy(update={"needs": (*cell.needs, folder / "qm7x-like/other")}) for cell in cells]
-    (refused,) = run_cells(elsewhere, Place(tmp_path), cluster, Listener()).values()
+    elsewhere = [job.model_copy(update={"needs": (*job.needs, folder / "qm7x-like/other")}) for job in jobs]
+    (refused,) = run_jobs(elsewhere, JobFolder(tmp_path), Listener(), cluster).values()
     assert refused.status == "failed"
     assert "other settings or other data" in (refused.reason or "")
 
 
 @pytest.mark.usefixtures("tiny")
 def test_models_are_made_of_those_that_they_come_after(tmp_path: Path, folder: Path, cluster: ClusterConfig):
-    study = Study(scale="quick", dataset="qm7x", backbone="schnet")
-    data = Data(folders=(folder,), made=tmp_path)
-    cells = study.cells(("ensemble", "mcd-20-69", "mcd-lnk-5", "llpr"), data)
+    methods = ("ensemble", "mcd-20-69", "mcd-lnk-5", "llpr")
+    study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=methods)
+    data = DataFolders(folders=(folder,), made=tmp_path)
+    jobs = study.jobs(data)
     source = DataSource(path=data.qm7x().equilibrium)
-    cells += [
-        Copies(name=f"copies/{recipe}", after=(study.name(recipe),), source=source)
+    jobs += [
+        CopiesJob(name=f"copies/{recipe}", after=(study.job(recipe),), source=source)
         for recipe in ("ensemble", "llpr", "lnk-5")
     ]
-    place = Place(tmp_path)
-    results = run_cells(cells, place, cluster, Listener())
+    jobs_folder = JobFolder(tmp_path)
+    results = run_jobs(jobs, jobs_folder, Listener(), cluster)
     assert {result.reason for result in results.values()} == {None}
 
     def model(recipe: str):
-        return load(place.model(study.name(recipe)))
+        return load(jobs_folder.model(study.job(recipe)))
 
     backbone = model("backbone")
     ensemble, sampled, lnk = model("ensemble"), model("mcd-20-69"), model("mcd-lnk-5")
@@ -303,13 +305,13 @@ def same_weights(one, other) -> bool:
 
 def test_what_waits_for_a_failure_is_not_tried(tmp_path: Path, folder: Path, cluster: ClusterConfig):
     """The data holds too few structures for the quick scale."""
-    study = Study(scale="quick", dataset="qm7x", backbone="schnet")
-    cells = study.cells(("mcd-lnk-5",), Data(folders=(folder,), made=tmp_path))
-    results = run_cells(cells, Place(tmp_path), cluster, Listener())
+    study = Study(scale="quick", dataset="qm7x", backbone="schnet", methods=("mcd-lnk-5",))
+    jobs = study.jobs(DataFolders(folders=(folder,), made=tmp_path))
+    results = run_jobs(jobs, JobFolder(tmp_path), Listener(), cluster)
     reasons = {name.split("/")[-1]: result.reason or "" for name, result in results.items()}
     assert "the data has 60 structures, too few" in reasons["backbone"]
-    assert reasons["lnk-5"] == f"needs {study.name('backbone')}, which has no result"
-    assert reasons["mcd-lnk-5"] == f"needs {study.name('lnk-5')}, which has no result"
+    assert reasons["lnk-5"] == f"needs {study.job('backbone')}, which has no result: {reasons['backbone']}"
+    assert reasons["mcd-lnk-5"] == f"needs {study.job('lnk-5')}, which has no result: {reasons['lnk-5']}"
 
 
 # --- those that train nothing
@@ -335,8 +337,8 @@ def test_parameters_are_the_published_ones(tmp_path: Path, cluster: ClusterConfi
 def test_speed_counts_passes(tmp_path: Path):
     """On a small network; the experiment itself takes that of the paper."""
     small = DimeNetPPConfig(n_hidden=16, n_blocks=1, n_directional=8, n_output=16, n_spherical=3, n_output_layers=1)
-    content = Timed(name="speed", backbone=small, n_rounds=2).work(Place(tmp_path), Listener())
-    results = {"quick/speed": CellResult(name="quick/speed", status="done", content=content)}
+    content = SpeedJob(name="speed", backbone=small, n_rounds=2).work(JobFolder(tmp_path), Listener())
+    results = {"quick/speed": JobResult(name="quick/speed", status="done", content=content)}
     (table,) = EXPERIMENTS["speed"].present(results, "quick").tables
     shown = zip(table.columns, table.rows["Runtime [ms]",], strict=True)
     milliseconds = {column: entry.ours for column, entry in shown}
@@ -344,17 +346,17 @@ def test_speed_counts_passes(tmp_path: Path):
     assert milliseconds["Ensemble"] > 1.5 * milliseconds["backbone alone"]  # five passes, by no precise clock
     assert milliseconds["LNK with force σ"] > milliseconds["LNK"]
     assert [entry.ours for entry in table.rows["#Trainings",]][:4] == [1, 1, 1, 5]
-    (cell,) = EXPERIMENTS["speed"].cells("quick", NOWHERE)
-    assert isinstance(cell, Timed)
-    assert cell.backbone == DimeNetPPConfig()
+    (job,) = EXPERIMENTS["speed"].jobs("quick", NOWHERE)
+    assert isinstance(job, SpeedJob)
+    assert job.backbone == DimeNetPPConfig()
 
 
 def test_heat_maps_have_one_half_on_the_diagonal():
     study = Study(scale="quick", dataset="ethanol", backbone="schnet")
     aurocs = {"malonaldehyde": 0.995, "uracil": 0.97}
     content = {"ood": {name: {"energy_auroc": value} for name, value in aurocs.items()}}
-    name = study.name("fixed-lnk-closed")
-    results = {name: CellResult(name=name, status="done", content=content)}
+    name = study.job("fixed-lnk-closed")
+    results = {name: JobResult(name=name, status="done", content=content)}
     values = auroc_map(results, "quick", "schnet", "fixed-lnk-closed", "energy_auroc")
     molecules = MD17_MOLECULES["quick"]
     assert np.array_equal(np.diag(values), np.full(4, 0.5))

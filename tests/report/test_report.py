@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import matplotlib
@@ -20,7 +20,16 @@ from scipy.stats import norm
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import summarize
-from sigmaff.models.prediction import Calibration, Provenance
+from sigmaff.models.prediction import (
+    COVARIANCES,
+    FORCE_STD_SOURCES,
+    STD_KINDS,
+    Calibration,
+    Covariance,
+    ForceStdSource,
+    Provenance,
+    StdKind,
+)
 from sigmaff.report import figures, readme_figure, write_report
 from sigmaff.report.tables import verdict
 from sigmaff.report.viewer import bonds, choose_frames, face_on, viewer_data
@@ -311,8 +320,8 @@ def test_constant_and_vanishing_std(tmp_path, ethanol):
 
 
 def test_calibration_curves_count_errors_within_intervals(ethanol):
-    quantity = figures.forces(ethanol)
-    figure = figures.new_figure(partial(figures.draw_calibration, quantity=quantity))
+    sample = ethanol.samples["forces"]
+    figure = figures.new_figure(partial(figures.draw_calibration, sample=sample))
     ideal, raw, calibrated = figure.axes[0].get_lines()
     for line, scale in ((raw, 1.0), (calibrated, 0.5)):
         z = np.abs(ethanol.forces_error / (scale * ethanol.forces_std_raw))
@@ -324,8 +333,8 @@ def test_calibration_curves_count_errors_within_intervals(ethanol):
 
 def test_rms_error_follows_sigma_where_sigma_is_right():
     many = make_evaluation("many", "CH3CH2OH", n=2000)
-    quantity = figures.forces(many)
-    figure = figures.new_figure(partial(figures.draw_std_versus_error, quantity=quantity, ood=None))
+    sample = many.samples["forces"]
+    figure = figures.new_figure(partial(figures.draw_std_versus_error, sample=sample, ood=None))
     binned = next(line for line in figure.axes[0].get_lines() if line.get_label() == "rms error, in distribution")
     std, error = binned.get_data()
     assert std.size == figures.N_BINS
@@ -355,6 +364,21 @@ def test_svg_is_xml_with_its_own_ids(ethanol):
     ids = [element.attrib["id"] for element in root.iter() if "id" in element.attrib]
     assert ids
     assert all(name.startswith("parity-") for name in ids)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "words"),
+    [
+        ("kind", StdKind, STD_KINDS),
+        ("covariance", Covariance, COVARIANCES),
+        ("forces_std", ForceStdSource, FORCE_STD_SOURCES),
+    ],
+)
+def test_every_origin_of_std_is_described(tmp_path, bare, field, values, words):
+    assert set(words) == {*get_args(values), None}
+    for value, description in words.items():
+        evaluation = replace(bare, provenance=Provenance(**{"method": "any", field: value}))
+        assert description in written(tmp_path, evaluation, force=True).text("td")
 
 
 def test_readme_figure(tmp_path, ethanol, ether):

@@ -7,30 +7,16 @@ import ase.io
 import numpy as np
 import pytest
 
-from cli_case import Workspace, ether_frames, fail, morse_frames, succeed, write_config
+from cli_case import Workspace, fail, morse_frames, succeed, write_config
 from sigmaff.heads import HEADS
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
 from sigmaff.runs.methods import METHODS
 
+pytest_plugins = ["cli_fixtures"]
+
 SHARING = ("fixed_lnk", "llpr", "shallow_ensemble", "latent_knn", "latent_mahalanobis", "latent_mixture")
 SAME_MEAN = ("llpr", "latent_knn", "latent_mahalanobis", "latent_mixture")
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The folder after ``sigmaff compare run.yaml --methods all``."""
-    folder = tmp_path_factory.mktemp("compare")
-    ase.io.write(folder / "data.extxyz", morse_frames(150, seed=1))
-    ase.io.write(folder / "other.extxyz", ether_frames(12))
-    config = write_config(
-        folder / "run.yaml",
-        ("data.split", {"n_train": 110, "n_validation": 20, "n_test": 20}),
-        ("training.max_epochs", 2),
-        ("ood", {"ether": {"source": str(folder / "other.extxyz")}}),
-    )
-    succeed("compare", config, "--methods", "all")
-    return Workspace(folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +81,14 @@ def test_finished_methods_are_kept(compared: Workspace):
     assert "llpr" in page
 
 
+def test_force_trains_the_named_methods_again(compared: Workspace):
+    paths = sorted(compared.folder.glob("run/*/model.sigmaff"))
+    before = {path.parent.name: path.stat().st_mtime_ns for path in paths}
+    succeed("compare", compared / "run.yaml", "--methods", "llpr", "--methods", "ensemble", "--force")
+    again = {path.parent.name for path in paths if path.stat().st_mtime_ns != before[path.parent.name]}
+    assert again == {"llpr", "ensemble"}
+
+
 def test_a_method_that_fails_is_told_and_the_others_go_on(tmp_path: Path):
     """36 structures are too few for 100 inducing points on structures."""
     ase.io.write(tmp_path / "data.extxyz", morse_frames(60, seed=1))
@@ -123,4 +117,4 @@ def test_methods_are_listed():
     for name in METHODS:
         assert name in text
     assert "455,809" in text
-    assert "no backbone 'gnome'" in fail("methods", "--backbone", "gnome")
+    assert "unknown backbone 'gnome'" in fail("methods", "--backbone", "gnome")

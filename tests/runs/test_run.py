@@ -122,7 +122,7 @@ def test_the_same_seed_gives_the_same_bits(workspace: Workspace, tmp_path: Path)
     assert read_header(other).record.config["seed"] == 1
 
 
-def test_a_finished_run_is_not_run_again(workspace: Workspace) -> None:
+def test_resume_of_a_finished_run_does_nothing(workspace: Workspace) -> None:
     before = {path: path.stat().st_mtime_ns for path in (workspace / "run").rglob("*") if path.is_file()}
     out = succeed("train", workspace / "run.yaml")
     assert "finished; nothing was done" in out
@@ -201,7 +201,7 @@ def test_files_of_others_are_left_alone(workspace: Workspace, tmp_path: Path, na
     assert (tmp_path / name).read_text() == "precious"
 
 
-def test_metrics_lost_to_a_kill_are_written_again(workspace: Workspace, tmp_path: Path) -> None:
+def test_resume_writes_metrics_lost_to_a_kill(workspace: Workspace, tmp_path: Path) -> None:
     train(workspace, tmp_path / "run", *SHORT)
     metrics = tmp_path / "run" / "metrics.json"
     before = metrics.read_bytes()
@@ -464,7 +464,7 @@ def wait_for_epochs(process: subprocess.Popen[str], metrics: Path, n: int) -> No
         time.sleep(0.002)
 
 
-def test_interrupted_and_killed_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_resume_after_interrupt_and_kill_gives_the_uninterrupted_result(tmp_path: Path) -> None:
     ase.io.write(tmp_path / "data.extxyz", morse_frames(30, seed=1))
     changes = [
         ("data.split", {"n_train": 12, "n_validation": 12}),

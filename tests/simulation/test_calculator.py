@@ -21,7 +21,7 @@ from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.graph import AtomicGraph, build_graph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential
-from sigmaff.models.prediction import Calibration, ForcesStd, Prediction
+from sigmaff.models.prediction import Calibration, ForceStdMethod, Prediction
 from sigmaff.simulation import Calculator
 
 
@@ -46,7 +46,7 @@ class Counting:
     def cutoff(self) -> float:
         return self.potential.cutoff
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         self.n_calls += 1
         return self.potential.predict(graph, forces_std=forces_std)
 
@@ -58,7 +58,7 @@ class Altered(Counting):
         super().__init__(potential)
         self.alter = alter
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         return self.alter(super().predict(graph, forces_std=forces_std))
 
 
@@ -148,7 +148,7 @@ def test_sigma_that_is_not_estimated_is_absent(deterministic: Potential) -> None
 
 
 @pytest.mark.parametrize("how", ["exact", "sampled"])
-def test_force_sigma_is_computed_as_asked(potential: Potential, how: ForcesStd) -> None:
+def test_force_sigma_is_computed_as_asked(potential: Potential, how: ForceStdMethod) -> None:
     atoms = ethanol()
     atoms.calc = Calculator(potential, forces_uncertainty=how)
     expected = potential.predict(build_graph(atoms, 5.0, torch.float64), forces_std=how).forces_std

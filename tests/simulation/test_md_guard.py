@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
-from typer import Typer
-from typer.testing import CliRunner
 
 from calculator_case import LNK_CONFIG, build_potential, ethanol, rattled
+from cli_case import sigmaff
 from md_case import Wells, at_sites
-from sigmaff.cli.main import Commands
-from sigmaff.cli.md import md
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
 from sigmaff.heads import DeterministicConfig
@@ -185,13 +182,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str | Path) -> tuple[int, str]:
-    app = Typer(cls=Commands, pretty_exceptions_enable=False)
-    app.command()(md)
-    app.callback()(lambda: None)
-    result = CliRunner().invoke(app, ["md", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+    outcome = sigmaff("md", *arguments)
+    return outcome.code, outcome.out + outcome.err
 
 
 def test_the_command(folder: Path):
@@ -214,8 +206,8 @@ def test_the_command(folder: Path):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("model", ["--stop-above", "much"], "give a number in eV/Å, or auto"),
-        ("model", ["--stop-above", "auto", "--error-above", "1"], "name labelled ones .* with --calibration"),
+        ("model", ["--stop-above", "much"], "stop_above: got 'much'; Input should be a valid number"),
+        ("model", ["--stop-above", "auto", "--error-above", "1"], "give labelled structures .* with --calibration"),
         ("model", ["--stop-above", "auto"], "needs error_above"),
         ("model", ["--ensemble", "nve"], "no velocities"),
         ("model", ["--ensemble", "npt"], "npt needs a cell"),

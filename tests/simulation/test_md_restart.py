@@ -44,7 +44,7 @@ def interrupted(model: Predictor, start: Atoms, config: MDConfig, directory: Pat
         run_md(model, [start], config, directory, Stopper(calls))
 
 
-def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path):
+def test_resume_after_a_kill_gives_the_uninterrupted_trajectory(tmp_path: Path):
     """kill −9 twice in the middle, between states to go on from."""
     directory = tmp_path / "killed"
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_killed_it_goes_on_as_if_nothing_had_been(tmp_path: Path):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
-def test_interrupted_it_goes_on_whatever_the_thermostat(way: MDConfig, tmp_path: Path):
+def test_resume_after_an_interrupt_with_every_thermostat(way: MDConfig, tmp_path: Path):
     potential, start = build_potential(LNK_CONFIG), water_crystal()
     config = changed(way, steps=12, replicas=2, every=3, check_every=6, drift_every=6, checkpoint_every=5)
     interrupted(potential, start, config, tmp_path / "broken", calls=8)
@@ -77,7 +77,7 @@ def test_interrupted_it_goes_on_whatever_the_thermostat(way: MDConfig, tmp_path:
         assert values.tobytes() == final_state(tmp_path / "broken", 1)[name].tobytes()
 
 
-def test_the_drift_monitor_goes_on_too(tmp_path: Path):
+def test_resume_keeps_the_drift_monitor(tmp_path: Path):
     """Its alarm comes from frames before and after the interruption."""
     reference = Scores(forces_std=0.01 * np.arange(1.0, 30.0), forces_error=np.ones(29))
     config = MDConfig(temperature=500.0, timestep=4.0, steps=40, check_every=2, drift_every=2, checkpoint_every=3)
@@ -92,7 +92,7 @@ def test_the_drift_monitor_goes_on_too(tmp_path: Path):
     assert drift > 9
 
 
-def test_more_steps_go_on_beyond_the_end(tmp_path: Path):
+def test_resume_with_more_steps_extends_a_finished_run(tmp_path: Path):
     config = changed(SHORT, stop_above=None, on_crossing="stop")
     run_md(Wells(), [at_sites()], changed(config, steps=23), tmp_path / "longer")
     run_md(Wells(), [at_sites()], config, tmp_path / "longer")
@@ -100,7 +100,7 @@ def test_more_steps_go_on_beyond_the_end(tmp_path: Path):
     assert files(tmp_path / "longer") == files(tmp_path / "unbroken")
 
 
-def test_a_finished_run_is_left_as_it_is(tmp_path: Path):
+def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path):
     first = run_md(Wells(), [at_sites()], SHORT, tmp_path)
     before, saved = files(tmp_path), (tmp_path / "checkpoint.npz").stat().st_mtime_ns
     again = run_md(Wells(), [at_sites()], SHORT, tmp_path)
@@ -110,7 +110,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path):
     assert (tmp_path / "checkpoint.npz").stat().st_mtime_ns == saved
 
 
-def test_another_run_in_its_directory_is_refused(tmp_path: Path):
+def test_resume_refuses_the_directory_of_another_run(tmp_path: Path):
     potential, other = build_potential(LNK_CONFIG), build_potential(LNK_CONFIG)
     other.backbone.get_parameter(next(name for name, _ in other.backbone.named_parameters())).data += 0.1
     config = MDConfig(temperature=300.0, steps=0)
@@ -123,7 +123,7 @@ def test_another_run_in_its_directory_is_refused(tmp_path: Path):
         run_md(potential, [water_crystal()], config, tmp_path)
 
 
-def test_a_directory_in_use_is_refused(tmp_path: Path):
+def test_resume_refuses_a_directory_in_use(tmp_path: Path):
     run_md(Wells(), [at_sites()], SHORT, tmp_path)
     before = files(tmp_path)
     with folder_lock(tmp_path), pytest.raises(SigmaffError, match="another process is at work"):
@@ -131,14 +131,14 @@ def test_a_directory_in_use_is_refused(tmp_path: Path):
     assert files(tmp_path) == before
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path):
+def test_a_directory_of_another_kind_is_refused(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigError, match="holds other files"):
         run_md(Wells(), [at_sites()], SHORT, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_start_that_failed_does_not_hold_the_directory(tmp_path: Path):
+def test_a_failed_start_leaves_the_directory_free(tmp_path: Path):
     close = at_sites()
     close.positions[1] = close.positions[0] + [0.3, 0.0, 0.0]
     with pytest.raises(DataError, match="start 0"):
@@ -148,7 +148,7 @@ def test_a_start_that_failed_does_not_hold_the_directory(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["checkpoint.npz", "log.csv"])
-def test_damaged_files_are_told_of(name: str, tmp_path: Path):
+def test_resume_reports_damaged_files(name: str, tmp_path: Path):
     run_md(Wells(), [at_sites()], SHORT, tmp_path)
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-200])
     with pytest.raises(DataError, match=f"{name} .*remove"):

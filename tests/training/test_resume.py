@@ -26,7 +26,7 @@ def losses(result: TrainingResult) -> list[tuple[float, float | None]]:
     return [(record.train_loss, record.validation_loss) for record in result.history]
 
 
-def test_kill_in_the_middle_of_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+def test_resume_after_a_kill_within_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
     command = [sys.executable, case.__file__, "kill", str(tmp_path), "8"]  # 5 steps an epoch
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     model, reporter = case.potential(dropout=0.1), case.Reporter()
@@ -45,7 +45,7 @@ def test_kill_in_the_middle_of_an_epoch(tmp_path: Path, unbroken: tuple[torch.Te
         (case.Reporter(at_epoch=3), 10),
     ],
 )
-def test_crash_anywhere(
+def test_resume_after_a_crash_anywhere(
     tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult], crash: case.Reporter, resumes_after: int
 ) -> None:
     model = case.potential(dropout=0.1)
@@ -63,7 +63,7 @@ def test_crash_anywhere(
     assert [float(row["validation_loss"]) for row in rows] == [r.validation_loss for r in result.history]
 
 
-def test_checkpoints_within_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+def test_resume_from_checkpoints_within_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
     often = case.CONFIG.model_copy(update={"checkpoint_minutes": 1e-9})
     model, reporter = case.potential(dropout=0.1), case.Reporter()
     with pytest.raises(ZeroDivisionError):
@@ -74,7 +74,7 @@ def test_checkpoints_within_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tenso
     assert losses(result) == losses(unbroken[1])
 
 
-def test_interrupt_saves_then_leaves(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+def test_resume_after_an_interrupt(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
     model, reporter = case.potential(dropout=0.1), case.Reporter()
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match="after step 8 of 15; the same command goes on"):
@@ -87,7 +87,7 @@ def test_interrupt_saves_then_leaves(tmp_path: Path, unbroken: tuple[torch.Tenso
     assert torch.equal(case.weights(model), unbroken[0])
 
 
-def test_finished_run_returns_at_once(tmp_path: Path) -> None:
+def test_resume_of_a_finished_run_returns_at_once(tmp_path: Path) -> None:
     model, reporter = case.potential(), case.Reporter()
     first = case.run(model, case.CONFIG, tmp_path)
     again = case.potential()
@@ -97,7 +97,7 @@ def test_finished_run_returns_at_once(tmp_path: Path) -> None:
     assert torch.equal(case.weights(again), case.weights(model))
 
 
-def test_raised_limits_let_a_run_go_on(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+def test_resume_with_raised_limits_extends_a_run(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
     model = case.potential(dropout=0.1)
     no_time = case.CONFIG.model_copy(update={"time_limit_minutes": 1e-9})
     assert case.run(model, no_time, tmp_path).stopped_because == "time_limit"
@@ -108,7 +108,7 @@ def test_raised_limits_let_a_run_go_on(tmp_path: Path, unbroken: tuple[torch.Ten
     assert [record.step for record in result.history] == [1, 5, 10, 15]
 
 
-def test_changed_run_is_refused(tmp_path: Path) -> None:
+def test_resume_refuses_a_changed_run(tmp_path: Path) -> None:
     model = case.potential()
     case.run(model, case.CONFIG, tmp_path)
     slower = case.CONFIG.model_copy(update={"learning_rate": 1e-4})
@@ -134,7 +134,7 @@ def test_end_of_a_cosine_cannot_be_moved() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", (2**62).to_bytes(8, "little") + b"{}"])
-def test_damaged_checkpoint(tmp_path: Path, content: bytes) -> None:
+def test_resume_reports_a_damaged_checkpoint(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint.safetensors").write_bytes(content)
     with pytest.raises(ModelFileError, match="damaged or no checkpoint"):
         case.run(case.potential(), case.CONFIG, tmp_path)

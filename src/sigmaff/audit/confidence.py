@@ -1,16 +1,15 @@
 """Desideratum 5: σ is as large as errors are, larger where they are larger, and largest where all is new."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, Series, Tolerance, judged, line, not_applicable
-from sigmaff.evaluation.evaluate import Evaluation, IntArray
-from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, FloatArray, observed_coverage, standardised_sizes
+from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, standardised_sizes
+from sigmaff.evaluation.samples import Sample
 from sigmaff.evaluation.summary import Summary, summarize
-from sigmaff.models.prediction import Calibration
 
 NAME = "Confidence"
 MEASURES = (
@@ -29,17 +28,6 @@ MEASURES = (
 PLURALS = {"energy": "energies", "forces": "forces"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rated:
-    """Errors of energies, or of force components, that have a label and a σ > 0."""
-
-    quantity: str
-    errors: FloatArray  # (n,)
-    std: FloatArray  # (n,) calibrated
-    structure: IntArray  # (n,)
-    calibration: Calibration
-
-
 def no_std() -> Finding:
     return Finding(desideratum=NAME, verdict="fails", figure="no σ", sentence="It says nothing of its own errors.")
 
@@ -53,47 +41,45 @@ def confidence(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding
     """
     if evaluation is None:
         return not_applicable(NAME, "There are no labelled structures to hold σ against.")
-    rated, summary = list(_rated(evaluation)), summarize(evaluation, ood)
+    samples, summary = list(evaluation.samples.values()), summarize(evaluation, ood)
     numbers = {
         key: value
         for key in (f"{quantity}_{measure}" for quantity in ("energy", "forces") for measure in MEASURES)
         if isinstance(value := summary.get(key), float)
     }
-    if not rated:
+    if not samples:
         return not_applicable(NAME, f"There are no labels, or no σ above 0, on {evaluation.name}.", numbers)
     return judged(
         NAME,
         numbers,
-        _tolerances(rated, evaluation.n_structures),
+        _tolerances(samples, evaluation.n_structures),
         figure=_figure(numbers),
         sentence=_sentence(summary, evaluation, ood),
-        series=[_curve(item) for item in rated],
+        series=[_curve(item) for item in samples],
     )
 
 
-def calibration_chance(errors: FloatArray, std: FloatArray, structure: IntArray, calibration: Calibration) -> float:
+def calibration_chance(sample: Sample) -> float:
     """√Σ Var p̂ over the levels of the calibration score: what σ that is right scores on so few structures.
 
     p̂ = Σ k / Σ n over structures with k of n errors inside, so Var p̂ ≈ Σ (k − p̂ n)² / (Σ n)²: errors in one structure
-    may go together. For one error a structure it is √(1.65 / n_structures).
+    may be correlated. For one error per structure it is √(1.65 / n_structures).
     """
-    multipliers = calibration.multiplier(CALIBRATION_LEVELS)
-    inside = standardised_sizes(errors, std)[:, None] <= multipliers
+    multipliers = sample.calibration.multiplier(CALIBRATION_LEVELS)
+    inside = standardised_sizes(sample.errors, sample.std)[:, None] <= multipliers
     excess = inside - inside.mean(axis=0)
-    by_structure = np.stack([np.bincount(structure, weights=column) for column in excess.T])
-    return float(np.sqrt(np.square(by_structure).sum()) / len(errors))
+    by_structure = np.stack([np.bincount(sample.structure, weights=column) for column in excess.T])
+    return float(np.sqrt(np.square(by_structure).sum()) / len(sample.errors))
 
 
-def _tolerances(rated: list[Rated], n_structures: int) -> dict[str, Tolerance]:
-    calibration = {
-        f"{item.quantity}_calibration": tolerances.calibration_tolerance(
-            tolerances.CALIBRATION[item.quantity],
-            calibration_chance(item.errors, item.std, item.structure, item.calibration),
-        )
-        for item in rated
-    }
+def _tolerances(samples: Sequence[Sample], n_structures: int) -> dict[str, Tolerance]:
     spearman = tolerances.spearman_tolerance(n_structures)
-    return calibration | {
+    return {
+        f"{item.quantity}_calibration": tolerances.calibration_tolerance(
+            tolerances.CALIBRATION[item.quantity], calibration_chance(item)
+        )
+        for item in samples
+    } | {
         "energy_spearman": spearman,
         "forces_spearman": spearman,
         "energy_auroc": tolerances.AUROC,
@@ -125,31 +111,6 @@ def _sentence(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) 
     )
 
 
-def _curve(item: Rated) -> Series:
+def _curve(sample: Sample) -> Series:
     levels = np.linspace(0.0, 1.0, 51)
-    observed = observed_coverage(item.errors, item.std, levels, item.calibration)
-    return line(f"calibration of {PLURALS[item.quantity]}", levels, observed)
-
-
-def _rated(evaluation: Evaluation) -> Iterator[Rated]:
-    n = np.arange(evaluation.n_structures)
-    quantities: tuple[tuple[str, FloatArray | None, FloatArray | None, IntArray, Calibration], ...] = (
-        ("energy", evaluation.energy_error, evaluation.energy_std, n, evaluation.energy_calibration),
-        (
-            "forces",
-            evaluation.forces_error,
-            evaluation.forces_std,
-            np.repeat(evaluation.structure_index, 3),
-            evaluation.forces_calibration,
-        ),
-    )
-    for quantity, errors, std, structure, calibration in quantities:
-        if errors is not None and std is not None and (std > 0).any():
-            kept = std.ravel() > 0
-            yield Rated(
-                quantity=quantity,
-                errors=errors.ravel()[kept],
-                std=std.ravel()[kept],
-                structure=structure[kept],
-                calibration=calibration,
-            )
+    return line(f"calibration of {PLURALS[sample.quantity]}", levels, sample.coverage(levels))

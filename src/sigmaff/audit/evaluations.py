@@ -1,4 +1,4 @@
-"""A subject on labelled structures: ours in batches, other calculators one structure at a time."""
+"""Evaluate a subject on labelled structures: our models in batches, other calculators one structure at a time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from sigmaff.audit.subject import Answer, Subject, ask
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError
-from sigmaff.evaluation.evaluate import Evaluation, evaluate_calibrated
+from sigmaff.evaluation.datasets import foreign_dataset
+from sigmaff.evaluation.evaluate import Evaluation, evaluate
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.models import Model
 from sigmaff.models.prediction import Provenance
@@ -20,7 +21,7 @@ Progress = Callable[[int, int], None]
 def evaluate_subject(
     subject: Subject, structures: LabelledStructures, *, batch_size: int, progress: Progress
 ) -> Evaluation:
-    """Errors and σ, raw and with the calibrations of a model of ours."""
+    """Errors and σ, raw and with the calibrations of our models."""
     if subject.model is None:
         return _one_by_one(subject, structures, progress)
     return evaluate_in_batches(subject.model, structures, batch_size=batch_size, progress=progress)
@@ -29,12 +30,9 @@ def evaluate_subject(
 def evaluate_in_batches(
     model: Model, structures: LabelledStructures, *, batch_size: int, progress: Progress
 ) -> Evaluation:
-    """Without errors if there are elements that the model has not seen: they have a σ, and no reference energy."""
-    known = set(structures.elements) <= set(model.elements)
-    dataset = GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
-    return evaluate_calibrated(
-        model, dataset, name=Path(structures.source).stem, batch_size=batch_size, progress=progress
-    )
+    """Errors are undefined if there are elements that the model does not know."""
+    dataset, name = foreign_dataset(model, structures), Path(structures.source).stem
+    return evaluate(model, dataset, name=name, batch_size=batch_size, progress=progress)
 
 
 def _one_by_one(subject: Subject, structures: LabelledStructures, progress: Progress) -> Evaluation:
@@ -66,7 +64,7 @@ def _one_by_one(subject: Subject, structures: LabelledStructures, progress: Prog
 
 
 def _stds(values: Sequence[float | FloatArray | None]) -> FloatArray | None:
-    """All of them as one array; what one structure lacks, the whole lacks."""
+    """All of them as one array; ``None`` if one is missing."""
     present = [np.atleast_1d(np.asarray(value)) for value in values if value is not None]
     return np.concatenate(present) if len(present) == len(values) else None
 

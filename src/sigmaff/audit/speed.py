@@ -1,7 +1,6 @@
 """Desideratum 6: σ costs little beside the energy and forces themselves."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -10,20 +9,20 @@ from ase import Atoms
 from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged, not_applicable
 from sigmaff.audit.subject import Subject, ask
-from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
-from sigmaff.models.prediction import ForcesStd, Prediction
+from sigmaff.models import Ensemble, Model, Potential, PotentialConfig
+from sigmaff.models.prediction import ForceStdMethod, Prediction
+from sigmaff.timing import median_seconds, time_calls
 
 NAME = "Speed"
 N_MEMBERS = 5
 
 
 def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None, *, n_rounds: int) -> Finding:
-    """Milliseconds of one structure at a time, as in a simulation; of a model of ours beside its backbone's.
+    """Measure milliseconds of one structure at a time, as in a simulation, relative to the backbone.
 
-    Where no backbone is given, it is the model's own network with a plain readout: weights do not matter for time.
+    The default backbone is the network of the model with a plain readout: weights do not affect the time.
     """
     if subject.model is None:
         return _calls(subject, structures[0], n_rounds)
@@ -36,16 +35,16 @@ def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None,
     with_forces_std = _call(model, structures[0], "auto")
     if with_forces_std().forces_std is not None:
         ways["model, with force σ"] = with_forces_std
-    if isinstance(plain, Potential):
-        copies = Ensemble([deepcopy(plain) for _ in range(N_MEMBERS)])
+    if plain.n_passes == 1:
+        copies = Ensemble([deepcopy(plain.potentials[0]) for _ in range(N_MEMBERS)])
         ways["ensemble"] = _call(copies, structures[0], "none")
-    times = rounds(ways, n_rounds)
+    times = time_calls(ways, n_rounds)
     ratios = times["model"] / times["backbone"]
-    numbers = {f"milliseconds, {name}": float(np.median(found)) for name, found in times.items()} | {
+    numbers = {f"milliseconds, {name}": 1e3 * float(np.median(found)) for name, found in times.items()} | {
         "ratio_to_backbone": float(np.median(ratios)),
         "ratio_to_backbone, lower quartile": float(np.quantile(ratios, 0.25)),
         "ratio_to_backbone, upper quartile": float(np.quantile(ratios, 0.75)),
-        "passes": float(_passes(model)),
+        "passes": float(model.n_passes),
         "parameters": float(_n_parameters(model)),
         "parameters, backbone": float(_n_parameters(plain)),
     }
@@ -62,24 +61,6 @@ def speed(subject: Subject, structures: Sequence[Atoms], backbone: Model | None,
     )
 
 
-def rounds(ways: Mapping[str, Callable[[], object]], n_rounds: int) -> dict[str, FloatArray]:
-    """Milliseconds of each way in every round, (n_rounds,).
-
-    A round goes through all ways, so that they meet the same machine, and begins with another one each time; a way is
-    timed on its second call in a row, whatever ran before it. The first round warms up.
-    """
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
-    for number in range(n_rounds + 1):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            ways[name]()
-            began = time.perf_counter()
-            ways[name]()
-            if number > 0:
-                found[name].append(1e3 * (time.perf_counter() - began))
-    return {name: np.array(values) for name, values in found.items()}
-
-
 def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
     """Another program's calculator; structures differ from call to call, or it would remember its answer."""
     rng = np.random.default_rng(0)
@@ -89,7 +70,7 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
         moved.positions += rng.normal(0.0, 1e-3, moved.positions.shape)
         ask(subject, moved)
 
-    milliseconds = float(np.median(rounds({"call": call}, n_rounds)["call"]))
+    milliseconds = 1e3 * median_seconds({"call": call}, n_rounds)["call"]
     return not_applicable(
         NAME,
         f"{milliseconds:.3g} ms for energy, forces and what there is of σ of {atoms.symbols}; "
@@ -98,33 +79,17 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
     )
 
 
-def _call(model: Model, atoms: Atoms, forces_std: ForcesStd) -> Callable[[], Prediction]:
+def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
     graph = build_graph(atoms, model.cutoff, model.dtype)
     return lambda: model.predict(graph, forces_std=forces_std)
 
 
 def _plain(model: Model) -> Potential:
-    potential = _first_potential(model)
+    potential = model.potentials[0]
     config = PotentialConfig(backbone=potential.config.backbone, head=DeterministicConfig())
     plain = Potential(config, potential.statistics)
     plain.set_precision(potential.dtype)
     return plain.to(potential.device).eval().requires_grad_(False)
-
-
-def _first_potential(model: Model) -> Potential:
-    if isinstance(model, Ensemble):
-        return model.potentials[0]
-    if isinstance(model, MonteCarloDropout):
-        return model.potential
-    if isinstance(model, Potential):
-        return model
-    raise TypeError(f"a {type(model).__name__} has no network whose time could be measured")
-
-
-def _passes(model: Model) -> int:
-    if isinstance(model, Ensemble):
-        return sum(_passes(member) for member in model.potentials)
-    return model.config.n_samples if isinstance(model, MonteCarloDropout) else 1
 
 
 def _n_parameters(model: Model) -> int:

@@ -1,4 +1,4 @@
-"""Backbones: networks that turn a graph into one invariant embedding per atom."""
+"""Backbones: networks that map a graph to one invariant embedding per atom."""
 
 from typing import Annotated
 
@@ -24,7 +24,13 @@ BACKBONES: dict[str, type[Backbone]] = {
 
 
 def build_backbone(config: BackboneConfig, elements: tuple[int, ...], mean_neighbors: float) -> Backbone:
-    """``elements`` and ``mean_neighbors`` are those of the training data."""
+    """Build a backbone with new weights.
+
+    Arguments:
+        config: its hyper-parameters.
+        elements: atomic numbers in the training data, sorted.
+        mean_neighbors: mean number of neighbours of an atom in the training data.
+    """
     return BACKBONES[config.name](config, elements, mean_neighbors)
 
 

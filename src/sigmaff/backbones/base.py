@@ -1,4 +1,4 @@
-"""What every backbone is."""
+"""Base class of backbones."""
 
 from abc import ABC, abstractmethod
 
@@ -8,19 +8,19 @@ from sigmaff.graph import AtomicGraph, Embedding
 
 
 class Backbone(nn.Module, ABC):
-    """Maps a graph to one embedding per atom, invariant under rotation, reflection, translation and relabelling.
+    """Map a graph to one embedding per atom, invariant under rotation, reflection, translation and permutation.
 
     The embedding is the pre-activation of the last hidden layer.
     """
 
     cutoff: float  # Å
     max_atomic_number: int
-    embedding: Embedding  # its activation is a module of the backbone too, so that it follows the backbone's mode
+    embedding: Embedding  # its activation is also a submodule of the backbone, so that train() and eval() reach it
 
     def prepare(self, graph: AtomicGraph) -> AtomicGraph:
-        """Add to a graph what the backbone needs and its pairs alone decide. Done once, outside of compiled code."""
+        """Add to a graph what the backbone derives from its pairs. Called once per graph, outside of compiled code."""
         return graph
 
     @abstractmethod
     def forward(self, graph: AtomicGraph) -> Tensor:
-        """Embeddings (n_atoms, n_blocks · n_features)."""
+        """Compute embeddings, (n_atoms, n_blocks · n_features)."""

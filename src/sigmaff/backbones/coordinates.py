@@ -19,15 +19,15 @@ class CoordinatesConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["coordinates"] = "coordinates"
-    n_atoms: int = Field(ge=1, le=10_000, description="atoms of the largest structure that will be trained on or asked")
-    cutoff: ClassVar[float] = 0.5  # Å; it has no use for pairs
+    n_atoms: int = Field(ge=1, le=10_000, description="atoms of the largest structure to train on or predict")
+    cutoff: ClassVar[float] = 0.5  # Å; pairs are not used
 
 
 class Coordinates(Backbone):
-    """h_i is zero but for the coordinates of atom i in slots 3k … 3k + 2, where k is its rank in its structure.
+    """h_i is zero except for the coordinates of atom i in slots 3k … 3k + 2, where k is its index in its structure.
 
-    Σ_i h_i is then the vector of all coordinates, less those of their mean. Turned, or with its atoms in another order,
-    a structure is another one to all that reads this embedding.
+    Σ_i h_i is then the vector of all coordinates, relative to their mean. The embedding is not invariant: a rotated
+    structure, or one with its atoms in another order, is a different structure.
     """
 
     def __init__(self, config: CoordinatesConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
@@ -37,23 +37,23 @@ class Coordinates(Backbone):
         self.max_atomic_number = len(chemical_symbols) - 1
         self.activation = nn.Identity()
         self.embedding = Embedding(n_features=3 * config.n_atoms, activation=self.activation)
-        self.slots: Tensor  # in the model file, which tells the precision of a potential by its backbone
+        self.slots: Tensor  # saved: the model file infers the precision of a potential from the tensors of its backbone
         self.register_buffer("slots", torch.eye(config.n_atoms))
 
     def prepare(self, graph: AtomicGraph) -> AtomicGraph:
-        """Refuse structures that a vector of n_atoms positions does not describe."""
+        """Reject structures that are periodic or have more than n_atoms atoms."""
         if graph.cell is not None:
             raise DataError(
-                "a structure is periodic: raw coordinates do not describe a crystal, whose atoms have many images; "
+                "a structure is periodic: raw coordinates cannot describe a crystal, whose atoms have periodic images; "
                 "use another backbone"
             )
         n_atoms = graph.atoms_per_structure()
         largest = int(n_atoms.argmax())
         if n_atoms[largest] > self.config.n_atoms:
             raise DataError(
-                f"structure {largest} has {int(n_atoms[largest])} atoms, but this model sees structures as vectors of "
-                f"{self.config.n_atoms} positions at most; train with backbone n_atoms: {int(n_atoms[largest])}, or "
-                "leave the structure out"
+                f"structure {largest} has {int(n_atoms[largest])} atoms, but this model accepts at most "
+                f"{self.config.n_atoms} atoms; train with backbone n_atoms: {int(n_atoms[largest])}, or "
+                "remove the structure"
             )
         return graph
 

@@ -1,13 +1,13 @@
 """Atom-centred symmetry functions: a hand-crafted invariant embedding, without weights.
 
-Of atom i, for every element e and pair of elements e ≤ e′ among its neighbours, with functions g_k(d) of distance that
-vanish with their slope at the cutoff:
+For atom i, every element e and every pair of elements e ≤ e′ among its neighbours, with functions g_k(d) of distance
+whose value and slope vanish at the cutoff:
 
     radial      Σ_{j ∈ e} g_k(d_ij)
     angular     Σ_{j ∈ e} Σ_{j′ ∈ e′} g_k(d_ij) g_k(d_ij′) cosˡ ∠(j, i, j′),      l = 1 … n_powers
 
-The double sum is a product of two moments Σ_j g_k(d_ij) u_ij ⊗ … ⊗ u_ij (l times) of directions u, so that the work
-grows as the number of pairs, not of angles.
+The double sum is a product of two moments Σ_j g_k(d_ij) u_ij ⊗ … ⊗ u_ij (l times) of directions u. The cost
+therefore grows with the number of pairs, not of angles.
 """
 
 from typing import Literal
@@ -31,17 +31,16 @@ class DescriptorConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["descriptor"] = "descriptor"
-    cutoff: float = Field(default=5.0, gt=NEAREST, le=100, description="radius in Å within which atoms see each other")
+    cutoff: float = Field(default=5.0, gt=NEAREST, le=100, description="radius within which atoms are neighbours, Å")
     n_radial: int = Field(default=16, ge=2, le=1024, description="functions of distance in the radial part")
     n_shells: int = Field(default=8, ge=2, le=256, description="functions of distance in the angular part")
     n_powers: int = Field(default=3, ge=0, le=6, description="powers of the cosine of an angle; 0: no angular part")
 
 
 class Descriptor(Backbone):
-    """Functions of an atom's neighbourhood in the block of its own element, after a one that counts the atom.
+    """Symmetry functions of an atom, in the block of its element. The first entry of a block is 1 and counts the atom.
 
-    Their sum over atoms describes a structure, invariant as they are. Atoms of elements that the model does not know
-    count for nothing.
+    Their sum over atoms describes a structure and is invariant too. Atoms of unknown elements contribute zero.
     """
 
     def __init__(self, config: DescriptorConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
@@ -77,7 +76,7 @@ class Descriptor(Backbone):
 
 
 def _gathered(to_first: Tensor, to_second: Tensor, species: Tensor, graph: AtomicGraph) -> Tensor:
-    """Sums over the neighbours of each atom by their element: (n_pairs, ...) of each -> (n_atoms, n_elements, ...).
+    """Sum over the neighbours of each atom, by element: (n_pairs, ...) each -> (n_atoms, n_elements, ...).
 
     ``species`` (n_atoms, n_elements) is one-hot.
     """
@@ -90,6 +89,6 @@ def _gathered(to_first: Tensor, to_second: Tensor, species: Tensor, graph: Atomi
 
 
 def _products(moments: Tensor) -> Tensor:
-    """(n_atoms, n_elements, n_shells, n) -> scalar products of two elements, (n_atoms, n_pairs, n_shells)."""
+    """(n_atoms, n_elements, n_shells, n) -> scalar products of pairs of elements, (n_atoms, n_pairs, n_shells)."""
     first, second = torch.triu_indices(moments.shape[1], moments.shape[1], device=moments.device)
     return (moments[:, first] * moments[:, second]).sum(-1)

@@ -1,4 +1,4 @@
-"""DimeNet++: messages between edges that know the angle between them (Gasteiger et al., arXiv:2011.14115, 2020)."""
+"""DimeNet++: messages between edges depend on their angle (Gasteiger et al., arXiv:2011.14115, 2020)."""
 
 import math
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ class DimeNetPPConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["dimenet++"] = "dimenet++"
-    cutoff: float = Field(default=5.0, gt=0, le=100, description="radius in Å within which atoms see each other")
+    cutoff: float = Field(default=5.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")
     n_hidden: int = Field(default=128, ge=1, le=4096, description="features of an edge inside the network")
     n_blocks: int = Field(default=4, ge=1, le=64, description="message-passing steps")
     n_directional: int = Field(default=64, ge=1, le=4096, description="features of an edge in sums over angles")
-    n_basis: int = Field(default=8, ge=1, le=256, description="features that each expansion is first mapped to")
+    n_basis: int = Field(default=8, ge=1, le=256, description="width of the bottleneck after each basis expansion")
     n_output: int = Field(default=256, ge=1, le=4096, description="features of an atom in an output block")
-    n_spherical: int = Field(default=7, ge=1, le=16, description="Legendre polynomials that angles are expanded in")
-    n_radial: int = Field(default=6, ge=1, le=64, description="radial functions that distances are expanded in")
-    envelope_exponent: int = Field(default=5, ge=1, le=32, description="how late the basis decays before the cutoff")
+    n_spherical: int = Field(default=7, ge=1, le=16, description="Legendre polynomials in the expansion of angles")
+    n_radial: int = Field(default=6, ge=1, le=64, description="radial functions in the expansion of distances")
+    envelope_exponent: int = Field(default=5, ge=1, le=32, description="exponent of the envelope; larger decays later")
     n_before_skip: int = Field(
         default=1, ge=0, le=16, description="residual layers of a block before its input is added"
     )
@@ -42,7 +42,7 @@ class DimeNetPPConfig(BaseModel):
         ge=0,
         lt=1,
         description="dropout rate after every activated linear layer; in sums over angles, after the products with "
-        "radial and angular functions (an angle as a whole) and after the last layer",
+        "radial and angular functions (all features of an angle at once) and after the last layer",
     )
 
 
@@ -50,10 +50,10 @@ class DimeNetPP(Backbone):
     """Edge j→i gathers from the edges k→j: x_kj ∘ Σ_l P_l(cos ∠ijk) W_l(d_kj); atoms gather from edges, block by block.
 
     The angular basis is a product of a function of an edge's length and one of the angle. The first is mapped to
-    features W_l(d) edge by edge; the sum over the edges k→j of an atom is then one matrix product with the P_l of all
-    angles at this atom. What is as large as the number of angles is P_l alone, and that once for all blocks.
+    features W_l(d) edge by edge. The sum over the edges k→j of an atom is then one matrix product with the P_l of all
+    angles at this atom. Only P_l grows with the number of angles, and it is computed once for all blocks.
 
-    The embeddings are those of the output blocks side by side: one before the first step, one after each.
+    The embedding concatenates those of the output blocks: one before the first step, one after each.
     """
 
     def __init__(self, config: DimeNetPPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
@@ -91,12 +91,12 @@ class Angles:
     """The angles between the edges that end at one atom, as (atom, slot, slot); the edges of an atom fill its slots."""
 
     legendre: Tensor  # (n_atoms, n_slots, n_slots, n_spherical) P_l; 0 if the second slot is empty or the first itself
-    edge: Tensor  # (n_atoms · n_slots,) in each slot; any if it is empty
-    reverse_slot: Tensor  # (n_edges,) where the reverse of each edge is
+    edge: Tensor  # (n_atoms · n_slots,) index of the edge in each slot; arbitrary if it is empty
+    reverse_slot: Tensor  # (n_edges,) slot of the reverse of each edge
 
     @classmethod
     def of(cls, graph: AtomicGraph, directions: Tensor, n_spherical: int) -> Self:
-        """``directions`` are those of the pairs, (n_pairs, 3), unit length."""
+        """Compute the angles from the directions of the pairs, (n_pairs, 3), unit length."""
         incoming = graph.incoming
         assert incoming is not None
         n_slots, n_edges = incoming.shape[1], 2 * directions.shape[0]
@@ -117,8 +117,8 @@ class Angles:
     def gather(self, features: Tensor, filters: Tensor, dropout: nn.Dropout1d) -> Tensor:
         """Σ_{k≠i} x_kj ∘ Σ_l P_l(cos ∠ijk) W_l(d_kj) of every edge j→i.
 
-        Features x (n_edges, n), filters W (n_pairs, n_spherical, n). A term k is dropped with all its features:
-        independent masks of each would give every sum the same mean and variance.
+        Features x (n_edges, n), filters W (n_pairs, n_spherical, n). All features of a
+        term k are dropped together: with independent masks every sum would have the same mean and variance.
         """
         n_atoms, n_slots, _, n_spherical = self.legendre.shape
         sent = (features.unflatten(0, (-1, 2)).unsqueeze(2) * filters.unsqueeze(1)).flatten(2).flatten(0, 1)
@@ -128,7 +128,7 @@ class Angles:
 
 
 class PairFilters(nn.Module):
-    """All that blocks need of distances: the basis, mapped linearly for each, once per pair."""
+    """Functions of distance for all blocks: linear maps of the basis, computed once per pair."""
 
     def __init__(self, config: DimeNetPPConfig) -> None:
         super().__init__()
@@ -143,10 +143,10 @@ class PairFilters(nn.Module):
         self.output = _stacked(n + 1, radial, hidden)
 
     def forward(self, distance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of (n_pairs,) distances:
+        """Expand distances, (n_pairs,) Å.
 
-        the radial basis (n_pairs, n_radial), radial filters (n_blocks, n_pairs, n_hidden), angular ones
-        (n_blocks, n_pairs, n_spherical, n_basis) and those of the output (n_blocks + 1, n_pairs, n_hidden).
+        Returns the radial basis (n_pairs, n_radial), radial filters (n_blocks, n_pairs, n_hidden), angular filters
+        (n_blocks, n_pairs, n_spherical, n_basis) and output filters (n_blocks + 1, n_pairs, n_hidden).
         """
         x = (distance / self.cutoff).clamp(max=1.0)
         decay = envelope(x, self.exponent)
@@ -157,7 +157,7 @@ class PairFilters(nn.Module):
 
 
 class EdgeEmbedding(nn.Module):
-    """m_ji = σ(W [z_i, z_j, σ(W₀ e(d_ij))]); what belongs to an atom or a pair is mapped before edges share it."""
+    """m_ji = σ(W [z_i, z_j, σ(W₀ e(d_ij))]). Map the parts of atoms and of pairs first, then copy them to edges."""
 
     def __init__(self, config: DimeNetPPConfig) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class EdgeEmbedding(nn.Module):
 
 
 class Interaction(nn.Module):
-    """One step: each edge adds what it gathers from the edges that end where it starts to what it was."""
+    """One step: each edge adds a sum over the edges that end at its start."""
 
     def __init__(self, config: DimeNetPPConfig) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class Residual(nn.Module):
 
 
 class Outputs(nn.Module):
-    """The output blocks side by side, up to the last hidden layer before its activation."""
+    """All output blocks in parallel, up to the last hidden layer before its activation."""
 
     def __init__(self, config: DimeNetPPConfig) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ class Outputs(nn.Module):
 
 
 def _times(of_edge: Tensor, of_pair: Tensor) -> Tensor:
-    """Both edges of a pair times what is the pair's: (2 · n_pairs, n) ∘ (n_pairs, n)."""
+    """Multiply both edges of a pair by the value of the pair: (2 · n_pairs, n) ∘ (n_pairs, n)."""
     return (of_edge.unflatten(0, (-1, 2)) * of_pair.unsqueeze(1)).flatten(0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Irreducible representations of O(3): how they couple, and spherical harmonics. Conventions are e3nn's."""
+"""Irreducible representations of O(3), their coupling, and spherical harmonics. Conventions are e3nn's."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Irrep(NamedTuple):
 
 
 Triple = tuple[int, int, int]
-"""Degrees of an irrep, of the harmonics it is multiplied with, and of the product."""
+"""Degrees of an irrep, of the harmonics that multiply it, and of the product."""
 
 
 class Path(NamedTuple):
@@ -44,7 +44,7 @@ def all_irreps(l_max: int) -> tuple[Irrep, ...]:
 
 
 def reachable(inputs: Sequence[Irrep], l_max: int) -> tuple[Irrep, ...]:
-    """Irreps up to ``l_max`` that products of the inputs with harmonics up to ``l_max`` contain."""
+    """Irreps up to ``l_max`` in the products of the inputs with harmonics up to ``l_max``."""
     return tuple(out for out in all_irreps(l_max) if any(_degrees(irrep, out, l_max) for irrep in inputs))
 
 
@@ -68,9 +68,9 @@ def _degrees(irrep: Irrep, out: Irrep, l_max: int) -> list[int]:
 def coupling(l_1: int, l_2: int, l_3: int) -> npt.NDArray[np.float64]:
     """√(2l₃ + 1) times the Wigner 3j symbol, (2l₁ + 1, 2l₂ + 1, 2l₃ + 1).
 
-    It couples vectors whose components have variance 1 to a vector whose components have variance 1.
+    Coupling two vectors with components of variance 1 gives a vector with components of variance 1.
     """
-    from e3nn.o3 import wigner_3j  # it takes more than a second to import
+    from e3nn.o3 import wigner_3j  # its import takes more than a second
 
     with torch.device("cpu"):
         return math.sqrt(2 * l_3 + 1) * wigner_3j(l_1, l_2, l_3, dtype=torch.float64).numpy()
@@ -98,9 +98,9 @@ def spherical_harmonics(unit: Tensor, ladders: Sequence[Tensor]) -> Tensor:
 
 
 class CoupledHarmonics(nn.Module):
-    """Spherical harmonics contracted with coupling constants: what multiplies features to give messages.
+    """Spherical harmonics contracted with coupling constants. Features times these are messages.
 
-    H_ac = Σ_b C_abc Y_b for each triple of degrees up to l_max but for harmonics of degree 0, where H = 1.
+    H_ac = Σ_b C_abc Y_b for each triple of degrees up to l_max, except harmonics of degree 0, where H = 1.
     """
 
     def __init__(self, l_max: int) -> None:
@@ -118,7 +118,7 @@ class CoupledHarmonics(nn.Module):
         self.register_buffer("signs", torch.tensor(signs), persistent=False)
 
     def forward(self, unit: Tensor) -> dict[Triple, Tensor]:
-        """(n, 3) -> (2n, 2l₁ + 1, 2l₃ + 1) for each triple: first all n vectors as they are, then all reversed."""
+        """(n, 3) -> (2n, 2l₁ + 1, 2l₃ + 1) for each triple: first all n vectors, then all reversed vectors."""
         ladders = [self.get_buffer(f"ladder_{degree}") for degree in range(2, self.l_max + 1)]
         forth = spherical_harmonics(unit, ladders) @ self.constants.to(unit.dtype)
         both = torch.cat([forth, forth * self.signs.to(unit.dtype)])  # Y_l(−r) = (−1)ˡ Y_l(r)

@@ -21,12 +21,12 @@ SCALAR = Irrep(0, 1)
 
 
 class NequIPConfig(BaseModel):
-    """Hyper-parameters of NequIP; the defaults are those of the small molecules of the paper, with l = 1."""
+    """Hyper-parameters of NequIP; the defaults are the paper's for small molecules with l = 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["nequip"] = "nequip"
-    cutoff: float = Field(default=4.0, gt=0, le=100, description="radius in Å within which atoms see each other")
+    cutoff: float = Field(default=4.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")
     n_features: int = Field(default=32, ge=2, le=1024, description="channels of each irreducible representation")
     l_max: int = Field(default=1, ge=1, le=3, description="highest degree of features and spherical harmonics")
     n_layers: int = Field(default=4, ge=1, le=16, description="message-passing steps")
@@ -42,10 +42,10 @@ class NequIPConfig(BaseModel):
 
 
 class NequIP(Backbone):
-    """Features of an atom are ``n_features`` channels of each irrep of O(3); messages couple them with harmonics.
+    """Features of an atom are ``n_features`` channels of each irrep of O(3). Messages couple them with harmonics.
 
-    Features of one irrep of degree l are laid out (n_atoms, 2l + 1, channels). All weights are drawn from a standard
-    normal distribution, and scaled by the root of their fan-in where they are used.
+    Features of one irrep of degree l have the shape (n_atoms, 2l + 1, channels). All weights are drawn from a standard
+    normal distribution and divided by the root of their fan-in where they are used.
     """
 
     def __init__(self, config: NequIPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
@@ -76,10 +76,10 @@ class NequIP(Backbone):
 
 
 class RadialNetwork(nn.Module):
-    """Weights of messages of all layers by distance: an MLP without biases on Bessel functions under an envelope.
+    """Message weights of all layers as functions of distance: an MLP without biases on Bessel functions with envelope.
 
-    They are the same in both directions, so they are computed once per pair. The last map is not scaled here but where
-    a layer has summed its messages.
+    They are the same in both directions, so they are computed once per pair. The last map is scaled where a layer
+    sums its messages, not here.
     """
 
     def __init__(self, config: NequIPConfig, n_weights: Sequence[tuple[int, int]]) -> None:
@@ -94,7 +94,7 @@ class RadialNetwork(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, distance: Tensor) -> list[Tensor]:
-        """(n_pairs, 1) -> for each layer, (n_pairs, weights that are used)."""
+        """(n_pairs, 1) -> for each layer, (n_pairs, n_used)."""
         n_layers, n_bessel, width = self.input.shape
         basis = bessel_basis(distance, self.frequencies, self.cutoff) * polynomial_cutoff(
             distance / self.cutoff, self.power
@@ -109,9 +109,9 @@ class RadialNetwork(nn.Module):
 class Layer(nn.Module):
     """One convolution and its gate.
 
-    x_i -> gate(L₂ Σ_j w(d_ij) ∘ (L₁ x_j ⊗ Y(r_ij)) + L_z(i) x_i), with linear maps L of the channels of each irrep,
-    the last one for each element. The last layer has all weights that the others have, but computes even scalars only:
-    nothing else is read from it.
+    x_i -> gate(L₂ Σ_j w(d_ij) ∘ (L₁ x_j ⊗ Y(r_ij)) + L_z(i) x_i), with linear maps L of the channels of each irrep.
+    L_z differs between elements. The last layer has the same weights as the others but computes only even scalars,
+    because nothing else is read from it.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Layer(nn.Module):
         weights: Tensor,
         pair_index: Tensor,
     ) -> dict[Irrep, Tensor]:
-        """``species`` is one-hot over √n_elements; ``harmonics`` are those of both directions of pairs."""
+        """``species`` is one-hot divided by √n_elements; ``harmonics`` are of both directions of each pair."""
         messages = self._messages(features, harmonics, weights, pair_index)
         own, (update, _) = self.own_features(features, species), self.update_matrices()
         updated = {}
@@ -152,7 +152,7 @@ class Layer(nn.Module):
         return self._gate(updated)
 
     def own_features(self, features: Mapping[Irrep, Tensor], species: Tensor) -> dict[Irrep, Tensor]:
-        """L_z(i) x_i of the irreps that are computed and are inputs, (n_atoms · (2l + 1), width)."""
+        """L_z(i) x_i of the computed irreps that are also inputs, (n_atoms · (2l + 1), width)."""
         mapped = {}
         for irrep, matrices in self.update_matrices()[1].items():
             if irrep in self.computed:
@@ -162,9 +162,9 @@ class Layer(nn.Module):
         return mapped
 
     def update_matrices(self) -> tuple[dict[Irrep, Tensor], dict[Irrep, Tensor]]:
-        """L₂ of outputs, (paths · channels, width), and L_z of those that are inputs, (elements, channels, width).
+        """L₂ of the outputs, (paths · channels, width), and L_z of those that are inputs, (elements, channels, width).
 
-        The width is the number of channels, and for even scalars that of all gates too, which come last.
+        The width is the number of channels. For even scalars the channels of all gates follow.
         """
         return _cut(self.update, self._update_shapes()), _cut(self.own, self._own_shapes())
 
@@ -183,7 +183,7 @@ class Layer(nn.Module):
     def _messages(
         self, features: Mapping[Irrep, Tensor], harmonics: Mapping[Triple, Tensor], weights: Tensor, pair_index: Tensor
     ) -> dict[Irrep, Tensor]:
-        """What edges bring, (n_edges, 2l + 1, paths, channels): those to first atoms of pairs, then the others."""
+        """Messages of edges, (n_edges, 2l + 1, paths, channels): first to first atoms of pairs, then to second ones."""
         products = self._products(features, harmonics, pair_index.flip(0).flatten())
         parts = {irrep: [products[path] for path in self.used if path.target == irrep] for irrep in self.computed}
         split = weights.unflatten(1, (-1, 1, self.n_channels)).split([len(part) for part in parts.values()], dim=1)
@@ -196,7 +196,7 @@ class Layer(nn.Module):
     def _products(
         self, features: Mapping[Irrep, Tensor], harmonics: Mapping[Triple, Tensor], starts: Tensor
     ) -> dict[Path, Tensor]:
-        """L₁ x ⊗ Y by path, (n_edges, 2l + 1, channels). Irreps of one degree are treated together."""
+        """L₁ x ⊗ Y by path, (n_edges, 2l + 1, channels). Irreps of one degree are computed together."""
         products = {}
         for degree in range(self.inputs[-1].l + 1):
             sources = [
@@ -212,7 +212,7 @@ class Layer(nn.Module):
         return products
 
     def _gate(self, updated: dict[Irrep, Tensor]) -> dict[Irrep, Tensor]:
-        """Even scalars by silu, odd ones by tanh; other irreps times silu of an even scalar of their own."""
+        """silu of even scalars, tanh of odd ones; other irreps times silu of one even scalar each."""
         n = self.n_channels
         n_gates = sum(irrep.l > 0 for irrep in updated)
         scalars, *gates = (functional.silu(updated[SCALAR][..., : (1 + n_gates) * n]) * SILU).split(n, dim=-1)
@@ -226,7 +226,7 @@ class Layer(nn.Module):
 
 def _product(x: Tensor, harmonics: Tensor | None) -> Tensor:
     """Σ_a H_eac x_pea: (parities, n, 2l + 1, channels) and (n, 2l + 1, 2l' + 1) -> (parities, n, 2l' + 1, channels)."""
-    if harmonics is None:  # those of degree 0
+    if harmonics is None:  # degree 0
         return x
     terms = [(row.unsqueeze(-1), part.unsqueeze(2)) for row, part in zip(harmonics.unbind(1), x.unbind(2), strict=True)]
     total = terms[0][0] * terms[0][1]
@@ -236,7 +236,7 @@ def _product(x: Tensor, harmonics: Tensor | None) -> Tensor:
 
 
 def _cut(flat: Tensor, shapes: Mapping[Irrep, tuple[int, ...]]) -> dict[Irrep, Tensor]:
-    """One vector as matrices of the given shapes."""
+    """Split one vector into matrices of the given shapes."""
     parts = flat.split([math.prod(shape) for shape in shapes.values()])
     return {irrep: part.view(shape) for (irrep, shape), part in zip(shapes.items(), parts, strict=True)}
 
@@ -247,7 +247,7 @@ def bessel_basis(distance: Tensor, frequencies: Tensor, cutoff: float) -> Tensor
 
 
 def activation_scale(activation: Callable[[Tensor], Tensor]) -> float:
-    """The factor that gives an activation of a standard normal variable the second moment 1, by quadrature."""
+    """Factor c such that c · activation(x) has second moment 1 for standard normal x, by quadrature."""
     points, weights = map(torch.from_numpy, np.polynomial.hermite_e.hermegauss(120))
     return float((weights @ activation(points).square() / weights.sum()) ** -0.5)
 
@@ -256,7 +256,7 @@ SILU, TANH = activation_scale(functional.silu), activation_scale(torch.tanh)
 
 
 def _layers(config: NequIPConfig, n_elements: int, mean_neighbors: float) -> list[Layer]:
-    """Layers in a row, from even scalars to even scalars."""
+    """All layers in order; the first takes even scalars, the last returns them."""
     layers: list[Layer] = []
     inputs: tuple[Irrep, ...] = (SCALAR,)
     for number in range(1, config.n_layers + 1):

@@ -20,7 +20,7 @@ class SchNetConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["schnet"] = "schnet"
-    cutoff: float = Field(default=10.0, gt=0, le=100, description="radius in Å within which atoms see each other")
+    cutoff: float = Field(default=10.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")
     n_hidden: int = Field(default=128, ge=2, le=8192, description="features of an atom inside the network")
     n_filters: int = Field(default=128, ge=1, le=8192, description="channels of the continuous filters")
     n_interactions: int = Field(default=6, ge=1, le=64, description="message-passing steps")
@@ -31,8 +31,8 @@ class SchNetConfig(BaseModel):
 class SchNet(Backbone):
     """Atoms exchange messages x_j ∘ W(d_ij) with filters W generated from distances.
 
-    All filters of all interactions depend on distances alone, and W(d_ij) = W(d_ji): they are computed in one go, once
-    per pair rather than once per direction.
+    Filters depend only on distances, and W(d_ij) = W(d_ji). Those of all interactions are computed together, once per
+    pair instead of once per direction.
     """
 
     def __init__(self, config: SchNetConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
@@ -56,7 +56,7 @@ class SchNet(Backbone):
 
 
 class FilterNetwork(nn.Module):
-    """The filter generators of all interactions side by side: W_t(d) = C(d) · L₂ₜ(ssp(L₁ₜ(gaussians(d))))."""
+    """The filter generators of all interactions in parallel: W_t(d) = C(d) · L₂ₜ(ssp(L₁ₜ(gaussians(d))))."""
 
     def __init__(self, config: SchNetConfig) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Interaction(nn.Module):
 
 
 def _linear(n_in: int, n_out: int, *, bias: bool = True, fan_out: int | None = None) -> nn.Linear:
-    """A linear map with Xavier-uniform weights (of fan_out outputs) and zero bias."""
+    """A linear map with Xavier-uniform weights (for ``fan_out`` outputs) and zero bias."""
     layer = nn.Linear(n_in, n_out, bias=bias)
     bound = math.sqrt(6.0 / (n_in + (fan_out or n_out)))
     nn.init.uniform_(layer.weight, -bound, bound)

@@ -1,4 +1,4 @@
-"""Radial and angular functions of DimeNet: what a distance, and what the angle between two edges, is expanded in."""
+"""Radial and angular basis functions of DimeNet."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sigmaff.graph.ops import polynomial_cutoff
 
-CHEBYSHEV_RANGE = 1.1  # of the distances that the series hold for, in cutoffs: arccos is smooth up to the cutoff
+CHEBYSHEV_RANGE = 1.1  # largest distance of the series, in cutoffs: > 1, so that arccos is smooth up to the cutoff
 
 
 def envelope(x: Tensor, exponent: int) -> Tensor:
@@ -36,13 +36,13 @@ class RadialBasis(nn.Module):
 class SphericalBasis(nn.Module):
     """u(x) R_ln(x) with R_ln(x) = (−1)ˡ √((2l + 1) / 4π) √2 / |j_{l+1}(z_ln)| · j_l(z_ln x), z_ln the n-th zero of j_l.
 
-    Times a Legendre polynomial P_l of the cosine at the atom that two edges share, these are the spherical Fourier-
-    Bessel functions of an edge's length and the angle by which the other turns off its direction: that angle is
-    π minus the one at the atom, hence the signs.
+    Multiplied by a Legendre polynomial P_l of the cosine of the angle between two edges at their common atom, these are
+    the spherical Fourier-Bessel functions of an edge's length and of the angle between the directions of the two edges.
+    That angle is π minus the angle at the atom, hence the signs.
 
-    R_ln are entire functions: Chebyshev series of some fifty terms hold them to rounding at every distance, where
-    recurrences in l lose digits at short ones. They are summed in float64, whatever the precision of the network, and
-    are therefore no buffer, which would be cast with it.
+    R_ln are entire functions. Chebyshev series of about fifty terms are exact to rounding at every distance, while
+    recurrences in l lose digits at short distances. They are always summed in float64. Their coefficients are
+    therefore not a buffer, which would be cast to the precision of the network.
     """
 
     def __init__(self, n_spherical: int, n_radial: int) -> None:
@@ -60,7 +60,7 @@ class SphericalBasis(nn.Module):
 
 
 def legendre(cosine: Tensor, first: Tensor, n: int) -> Tensor:
-    """P_0 … P_{n−1} of ``cosine`` (...,), times ``first`` (which broadcasts): (..., n)."""
+    """P_0 … P_{n−1} of ``cosine`` (...,), multiplied by ``first`` (broadcast): (..., n)."""
     polynomials = [first.expand_as(cosine), cosine * first]
     for order in range(1, n - 1):
         last, before = polynomials[-1], polynomials[-2]
@@ -69,7 +69,7 @@ def legendre(cosine: Tensor, first: Tensor, n: int) -> Tensor:
 
 
 def bessel_zeros(n_spherical: int, n_radial: int) -> np.ndarray:
-    """The first zeros of spherical Bessel functions, (n_spherical, n_radial): those of j_{l−1} part those of j_l."""
+    """The first zeros of spherical Bessel functions, (n_spherical, n_radial). Zeros of j_{l−1} bracket those of j_l."""
     zeros = np.pi * np.arange(1, n_radial + n_spherical)
     rows = [zeros[:n_radial]]
     for order in range(1, n_spherical):
@@ -80,7 +80,7 @@ def bessel_zeros(n_spherical: int, n_radial: int) -> np.ndarray:
 
 
 def _chebyshev_coefficients(n_spherical: int, n_radial: int) -> np.ndarray:
-    """Of R_ln(CHEBYSHEV_RANGE · t), t in [−1, 1]: (n_terms, n_spherical · n_radial)."""
+    """Coefficients of R_ln(CHEBYSHEV_RANGE · t), t in [−1, 1]: (n_terms, n_spherical · n_radial)."""
     zeros = bessel_zeros(n_spherical, n_radial)
     order = np.arange(n_spherical)[:, None]
     norm = (-1.0) ** order * np.sqrt((2 * order + 1) / (2 * np.pi)) / np.abs(spherical_jn(order + 1, zeros))

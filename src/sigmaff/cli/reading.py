@@ -1,29 +1,54 @@
 """How the commands read data files."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from typer.core import TyperCommand
+
+from sigmaff.cli.options import config_command
 
 if TYPE_CHECKING:
-    from sigmaff.data import DataSource
+    from sigmaff.data import DataSource, LabelledStructures
+    from sigmaff.models import Model
 
 
-class Reading(NamedTuple):
-    """The reading options that commands share; ``None`` leaves a choice to the file's layout."""
+class Reading(BaseModel):
+    """The reading options of a command. ``None``: as the file or its format says."""
 
-    format: str = "auto"
-    energy_unit: str | None = None
-    length_unit: str | None = None
-    energy_key: str | None = None
-    forces_key: str | None = None
-    energies_only: bool = False
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: str = Field("auto", description="format of the data files; auto: by file extension")
+    energy_unit: str | None = Field(None, description="unit of energies in the data files; default: the format's own")
+    length_unit: str | None = Field(None, description="unit of lengths in the data files; default: the format's own")
+    energy_key: str | None = Field(None, description="name of the energy in the data files")
+    forces_key: str | None = Field(None, description="name of the forces in the data files")
+    energies_only: bool = Field(False, description="accept data files without forces")
 
     def source(self, path: Path, labels: tuple[str, ...] | None = None) -> "DataSource":
-        """A file of which every structure must have the labels: energy and forces, unless told otherwise."""
+        """A data file; ``labels``: required of every structure, ``None``: energy, and forces unless energies_only."""
         from sigmaff.config import validated
         from sigmaff.data import DataSource
 
-        options = self._asdict()
-        required = ("energy",) if options.pop("energies_only") else ("energy", "forces")
+        required = ("energy",) if self.energies_only else ("energy", "forces")
+        content: dict[str, Any] = self.model_dump(exclude={"energies_only"})
         return validated(
-            DataSource, {"path": path, "labels": required if labels is None else labels} | options, str(path)
+            DataSource, content | {"path": path, "labels": required if labels is None else labels}, str(path)
         )
+
+
+def reading_command(*only: str) -> type[TyperCommand]:
+    """A command class with the reading options; their values are in ``context.obj``."""
+    return config_command(lambda: Reading, only or None)
+
+
+def warn_of_leakage(
+    model: "Model", structures: "LabelledStructures", warn: Callable[[str], None], name: str = "the model"
+) -> None:
+    """Warn if a model was trained on structures that it is about to be tested on."""
+    from sigmaff.evaluation.datasets import leaked_structures
+
+    if n_leaked := leaked_structures(model, structures):
+        text = f"{name} was trained on {n_leaked} of these {len(structures)} structures: errors will look too small"
+        warn(f"{structures.source}: {text}")

@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Tables that the commands print."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,7 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import Calibration
-from sigmaff.runs.compare import Cell
-from sigmaff.runs.comparison import columns
+from sigmaff.runs.compare import MethodResult, columns
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
@@ -31,12 +30,12 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energ
     ("NLL", "nll", "", ""),
     ("CRPS", "crps", "eV", "eV/Å"),
     ("Spearman σ, |error|", "spearman", "", ""),
-    ("AUROC of the other set", "auroc", "", ""),
+    ("AUROC of the --ood set", "auroc", "", ""),
 )
 
 
 def metrics_table(summary: Summary, title: str) -> Table:
-    """The main figures of an evaluation; all of them are in its JSON."""
+    """The main metrics of an evaluation; the JSON file has all."""
     table = Table(title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
     table.add_column("")
     table.add_column("energy", justify="right")
@@ -63,7 +62,7 @@ def findings_table(findings: Sequence[Finding]) -> Table:
 
 
 def info_table(header: Header, n_parameters: int) -> Table:
-    """What a person wants to know of a model file."""
+    """Summary of a model file."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     statistics, record = header.statistics, header.record
     rows = {
@@ -78,7 +77,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
         "trained on": f"{statistics.n_structures} structures",
         "energy σ": _calibration(header.energy_calibration),
         "forces σ": _calibration(header.forces_calibration),
-        "made": f"{record.date or 'at an unknown time'} by sigmaff {header.library_version}",
+        "made": f"{record.date or 'date unknown,'} by sigmaff {header.library_version}",
     }
     metrics = record.metrics or {}
     for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
@@ -90,7 +89,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
 
 
 def methods_table(backbone: BackboneConfig) -> Table:
-    """Every method, and what to expect of its σ; parameters on this backbone."""
+    """Every method with its cost, on this backbone, and the properties of its σ."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("method")
     for column in ("trainings", "passes", "parameters"):
@@ -108,22 +107,23 @@ def methods_table(backbone: BackboneConfig) -> Table:
             method.growth if method.has_energy_std else "–",
         )
     table.caption = Text(
-        f"parameters with {backbone.name} and H, C, N, O; trainings of a backbone where none is at hand; passes for "
-        "energies, forces and energy σ; σ ∝: growth of energy σ with the number of far copies of a structure",
+        f"trainings: of a backbone, from scratch; passes: through the network for energies, forces and energy σ; "
+        f"parameters: with {backbone.name} and H, C, N, O; σ of: energies, forces, single atoms; "
+        "σ ∝: growth of energy σ with the number n of distant copies of a structure",
         justify="left",
     )
     return table
 
 
-def comparison_table(cells: Sequence[Cell]) -> Table:
-    """The main figures of a comparison; all of them are in its files."""
-    measures = [column for column in columns(cells) if column.label.startswith(MAIN_COLUMNS)]
-    table = Table(title="methods compared", title_justify="left")
+def comparison_table(results: Sequence[MethodResult]) -> Table:
+    """The main metrics of a comparison; its files have all."""
+    measures = [column for column in columns(results) if column.label.startswith(MAIN_COLUMNS)]
+    table = Table(title="comparison", title_justify="left")
     table.add_column("method", no_wrap=True)
     for column in measures:
         table.add_column(column.label, justify="right")
-    for cell in cells:
-        table.add_row(cell.method, *(column.text(cell) for column in measures))
+    for result in results:
+        table.add_row(result.method, *(column.text(result) for column in measures))
     return table
 
 

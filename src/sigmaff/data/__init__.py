@@ -1,7 +1,8 @@
-"""Data: reading labelled structures, splitting them, checking them, and making graphs of them."""
+"""Data: read labelled structures, check and split them, and build their graphs."""
 
 from sigmaff.data.check import Finding, check_structures
 from sigmaff.data.dataset import GraphDataset
+from sigmaff.data.elements import require_elements, symbols, unknown_element
 from sigmaff.data.overlap import find_overlap
 from sigmaff.data.read import read_structures
 from sigmaff.data.source import DataSource
@@ -29,5 +30,8 @@ __all__ = [
     "make_split",
     "read_structures",
     "reference_energies",
+    "require_elements",
     "split_structures",
+    "symbols",
+    "unknown_element",
 ]

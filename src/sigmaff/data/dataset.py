@@ -1,4 +1,4 @@
-"""Labelled structures as graphs: neighbour lists are searched once, batches are put together fast."""
+"""Labelled structures as graphs: search neighbours once, assemble batches fast."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,21 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels, build_graph
 
 MAX_PAIRS = 10_000
-"""Pairs of the structures that are predicted at once; bounds memory."""
+"""Largest number of pairs to predict at once; limits memory."""
 
 
 class GraphDataset:
     """All graphs of a data set in flat tensors; a batch gathers the rows of its structures.
 
-    Energies stay float64; positions, forces and stresses take ``dtype``.
+    Arguments:
+        structures: eV and Å.
+        cutoff: radius within which atoms are neighbours, Å.
+        dtype: of positions, forces and stresses; energies stay float64.
     """
 
     def __init__(self, structures: LabelledStructures, cutoff: float, dtype: torch.dtype = torch.float32) -> None:
         if not len(structures):
-            raise DataError(f"{structures.source}: no structures to make a data set of")
+            raise DataError(f"{structures.source}: the data set has no structures")
         _check_labels(structures)
         self.structures = structures
         self.cutoff = cutoff
@@ -47,25 +50,25 @@ class GraphDataset:
 
     @property
     def n_atoms(self) -> Tensor:
-        """Of each structure."""
+        """Number of atoms of each structure, (n_structures,)."""
         return self._n_atoms
 
     @property
     def n_pairs(self) -> Tensor:
-        """Of each structure."""
+        """Number of pairs of each structure, (n_structures,)."""
         return self._n_pairs
 
     @property
     def mean_neighbors(self) -> float:
-        """Neighbours within the cutoff of an average atom; a pair makes two."""
+        """Mean number of neighbours of an atom within the cutoff; each pair counts for both of its atoms."""
         return 2.0 * self._pair_index.shape[1] / len(self._positions)
 
     def batch_size(self, at_most: int) -> int:
-        """Structures to predict at once: whichever they are, no more than MAX_PAIRS pairs, but at least one."""
+        """Number of structures to predict at once: no batch has more than MAX_PAIRS pairs; at least 1 structure."""
         return min(at_most, max(1, MAX_PAIRS // max(1, int(self._n_pairs.max()))))
 
     def batch(self, indices: Sequence[int] | IndexArray | Tensor) -> tuple[AtomicGraph, Labels]:
-        """The structures at these indices as one graph, and their labels."""
+        """Return the structures at these indices as one graph, and their labels."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         n_atoms, n_pairs = self._n_atoms[chosen], self._n_pairs[chosen]
         atoms, structure_index = _rows(self._first_atom[chosen], n_atoms)
@@ -103,7 +106,7 @@ def _graph(structures: LabelledStructures, index: int, cutoff: float, dtype: tor
 
 
 def _check_labels(structures: LabelledStructures) -> None:
-    """A label that is not a finite number would poison every weight: refuse it, and say where it is."""
+    """Reject labels that are not finite numbers: training would turn every weight into NaN."""
     for index in range(len(structures)):
         energy = 0.0 if structures.energy is None else structures.energy[index]
         forces = np.zeros(0) if structures.forces is None else structures.forces[index]

@@ -1,11 +1,10 @@
-"""Energies and forces of structures from a quantum-chemistry engine: tight binding, DFT, or any ASE calculator."""
+"""Labels from a quantum-chemistry engine: tight binding, DFT, or any ASE calculator."""
 
-import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from ase import Atoms
@@ -16,23 +15,20 @@ from ase.neighborlist import neighbor_list
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sigmaff.errors import ConfigError, SigmaffError
-from sigmaff.tasks import Outcome, run_tasks
-
-if TYPE_CHECKING:
-    from distributed import Client
+from sigmaff.factory import import_factory
 
 BASIS, FUNCTIONAL = "def2-svp", "pbe"
 
 CLOSEST = 0.5
-"""Two atoms closer than this fraction of the sum of their covalent radii are on top of each other."""
+"""Atoms closer than this fraction of the sum of their covalent radii are not labelled."""
 
 
 class LabelError(SigmaffError):
-    """A structure has no label that could be trusted."""
+    """The engine has no valid label for a structure."""
 
 
 class EngineConfig(BaseModel):
-    """What computes labels, and which of them are believed."""
+    """Engine that computes labels, and limits for valid labels."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,12 +37,12 @@ class EngineConfig(BaseModel):
         description="gfn2-xtb, gfn1-xtb (tblite), pyscf-pbe (PBE/def2-SVP), or module:factory of an ASE calculator",
     )
     arguments: dict[str, Any] = Field(default_factory=dict, description="arguments of the calculator or its factory")
-    charge: int = Field(default=0, description="total charge, e; of a factory, give it in arguments")
+    charge: int = Field(default=0, description="total charge, e; for a factory, set it in arguments")
     multiplicity: int | None = Field(
-        default=None, ge=1, description="2S + 1; null is the lowest that the electrons allow"
+        default=None, ge=1, description="spin multiplicity 2S + 1; null: the lowest possible, 1 or 2"
     )
-    time_limit: float | None = Field(default=600.0, gt=0, description="seconds that a label may take; null is no limit")
-    max_force: float = Field(default=100.0, gt=0, description="eV/Å; a label with a larger force is absurd")
+    time_limit: float | None = Field(default=600.0, gt=0, description="time limit of one label, s; null: no limit")
+    max_force: float = Field(default=100.0, gt=0, description="largest valid force of a label, eV/Å")
 
     @model_validator(mode="after")
     def _engine_is_known(self) -> Self:
@@ -62,7 +58,11 @@ class EngineConfig(BaseModel):
 
 
 def label(atoms: Atoms, engine: EngineConfig) -> Atoms:
-    """A copy that carries energy (eV), forces (eV/Å) and, of a crystal, stress (eV/Å³) where the engine has it."""
+    """Compute the label of one structure.
+
+    Returns a copy with energy (eV), forces (eV/Å) and, for a crystal, stress (eV/Å³) if the engine provides it.
+    Raises ``LabelError`` if the structure or the label is invalid.
+    """
     labelled = atoms.copy()
     _check_geometry(labelled)
     labelled.calc = make_calculator(labelled, engine)
@@ -73,23 +73,17 @@ def label(atoms: Atoms, engine: EngineConfig) -> Atoms:
     return labelled
 
 
-def label_all(structures: Sequence[Atoms], engine: EngineConfig, client: "Client") -> Iterator[Outcome[Atoms]]:
-    """Labels side by side on the workers, in the order in which they end; the time limit of the engine holds."""
-    bare = [atoms.copy() for atoms in structures]
-    return run_tasks(partial(label, engine=engine), bare, client, time_limit=engine.time_limit)
-
-
 @contextmanager
 def engine_failures(engine: EngineConfig) -> Iterator[None]:
-    """Whatever the engine's calculator raises in the block, as a LabelError."""
+    """Convert any exception of the engine's calculator to a ``LabelError``."""
     try:
         yield
-    except Exception as error:  # any: engines fail in as many ways as there are engines
+    except Exception as error:  # engines raise many different exceptions
         raise LabelError(f"{engine.calculator} gave no label: {_why(error)}") from error
 
 
 def make_calculator(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
-    """The engine as an ASE calculator, for structures of these elements."""
+    """Make the ASE calculator of an engine for one structure; the default spin depends on its elements."""
     build = ENGINES.get(engine.calculator)
     return _from_factory(engine) if build is None else build(atoms, engine)
 
@@ -112,7 +106,7 @@ def _check_geometry(atoms: Atoms) -> None:
     if lost.size:
         raise LabelError(f"atom {lost[0]} has a position that is not a finite number")
     if (atoms.pbc & ~atoms.cell.array.any(axis=1)).any():
-        raise LabelError("the structure is periodic along an axis that its cell does not give")
+        raise LabelError("the structure is periodic along an axis without a lattice vector")
     first, second, distance = neighbor_list("ijd", atoms, CLOSEST * covalent_radii[atoms.numbers])
     if first.size:
         raise LabelError(f"atoms {first[0]} and {second[0]} are on top of each other, {distance[0]:.2f} Å apart")
@@ -145,11 +139,11 @@ def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
         from pyscf.pbc.tools.pyscf_ase import PySCF
         from pyscf.scf import hf
     except ModuleNotFoundError:
-        raise ConfigError("labels by PySCF need it: pip install 'sigmaff[pyscf]'") from None
+        raise ConfigError("PySCF is missing; install it: pip install 'sigmaff[pyscf]'") from None
     if atoms.pbc.any():
-        raise LabelError("pyscf-pbe labels molecules, and this structure is periodic")
+        raise LabelError("pyscf-pbe can only label molecules, and this structure is periodic")
     lib.num_threads(1)
-    hf.MUTE_CHKFILE = True  # no file of orbitals for each label
+    hf.MUTE_CHKFILE = True  # write no orbital file for each label
     spin = _multiplicity(atoms, engine) - 1
     geometry = list(zip(atoms.symbols, atoms.positions, strict=True))
     molecule = gto.M(atom=geometry, basis=BASIS, charge=engine.charge, spin=spin, verbose=0)
@@ -162,22 +156,18 @@ def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
 
 
 def _from_factory(engine: EngineConfig) -> BaseCalculator:
-    module, _, name = engine.calculator.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module), name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ConfigError(f"the engine {engine.calculator} is not to be found: {error}") from None
+    factory = import_factory(engine.calculator)
     try:
         calculator = factory(**engine.arguments)
     except TypeError as error:
-        raise ConfigError(f"the engine {engine.calculator} does not take these arguments: {error}") from error
+        raise ConfigError(f"the engine {engine.calculator} does not accept these arguments: {error}") from error
     if not isinstance(calculator, BaseCalculator):
-        raise ConfigError(f"{engine.calculator} gave a {type(calculator).__name__}, not an ASE calculator")
+        raise ConfigError(f"{engine.calculator} returned a {type(calculator).__name__}, not an ASE calculator")
     return calculator
 
 
 def _multiplicity(atoms: Atoms, engine: EngineConfig) -> int:
-    """As asked for, or singlet and doublet for even and odd numbers of electrons."""
+    """The configured multiplicity, or singlet and doublet for even and odd numbers of electrons."""
     if engine.multiplicity is not None:
         return engine.multiplicity
     return 1 + (int(atoms.numbers.sum()) - engine.charge) % 2
@@ -185,7 +175,7 @@ def _multiplicity(atoms: Atoms, engine: EngineConfig) -> int:
 
 @contextmanager
 def _one_openmp_thread() -> Iterator[None]:
-    """For libraries that read the number when they are loaded. Small molecules are slower on more threads than one."""
+    """Import a library with one OpenMP thread, which is fastest for small molecules. It reads the number on import."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:

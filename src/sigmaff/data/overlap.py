@@ -8,17 +8,17 @@ from ase import Atoms
 from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
 
 TOLERANCE = 1e-6
-"""Å. Two structures are the same if no coordinate (nor cell component) differs by more."""
+"""Å. Two structures are equal if no coordinate or cell component differs by more than this."""
 
 
 def find_overlap(a: LabelledStructures, b: LabelledStructures) -> IndexArray:
-    """Indices of the structures of b that are also in a."""
+    """Return the indices of the structures of ``b`` that are also in ``a``."""
     first = first_occurrence([*a.structures, *b.structures])[len(a) :]
     return np.flatnonzero(first < len(a))
 
 
 def first_occurrence(structures: Sequence[Atoms]) -> IndexArray:
-    """For each structure the index of the first one that is the same: its own index if it is new, (n,)."""
+    """Return for each structure the index of the first equal structure, (n,): its own index if there is none before."""
     first = np.arange(len(structures))
     for indices, coordinates in _comparable(structures):
         for members in _candidates(coordinates):
@@ -33,7 +33,7 @@ def first_occurrence(structures: Sequence[Atoms]) -> IndexArray:
 
 
 def _comparable(structures: Sequence[Atoms]) -> Iterator[tuple[IndexArray, FloatArray]]:
-    """Groups of structures with the same atoms in the same order and periodicity, and their coordinates."""
+    """Group structures with the same elements in the same order and the same periodicity; add their coordinates."""
     groups: dict[tuple[bytes, bytes], list[int]] = {}
     for index, atoms in enumerate(structures):
         groups.setdefault((atoms.numbers.tobytes(), atoms.pbc.tobytes()), []).append(index)
@@ -47,7 +47,7 @@ def _coordinates(atoms: Atoms) -> FloatArray:
 
 
 def _candidates(coordinates: FloatArray) -> Iterator[IndexArray]:
-    """Rows that can be equal: neighbours along one direction in the space of all coordinates.
+    """Find rows that can be equal: neighbours along one direction in the space of all coordinates.
 
     Rows that differ by at most t in each of d coordinates differ by at most t √d along a unit vector.
     """

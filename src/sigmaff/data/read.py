@@ -1,4 +1,4 @@
-"""Reading a data source: find the reader, insist on the labels, convert units once."""
+"""Read a data source: find the reader, require the labels, convert units once."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,11 @@ KEYED_FORMATS = ("extxyz", "ase_db", "ase_traj")
 
 
 def read_structures(source: DataSource | Path | str) -> LabelledStructures:
-    """All structures of a source in eV and Å, each with every label that ``source.labels`` asks for."""
+    """Read all structures of a file. Return them in eV and Å, each with all labels in ``source.labels``.
+
+    Arguments:
+        source: file, format, labels and units; a path means all defaults.
+    """
     source = DataSource.model_validate(source)
     _check_file(source.path)
     name = detect_format(source.path) if source.format == "auto" else source.format
@@ -41,7 +45,7 @@ def _check_file(path: Path) -> None:
 
 def _check_options(name: str, source: DataSource) -> None:
     if name != "qm7x" and source.structures != "all":
-        raise ConfigError(f"structures: {source.structures} is for QM7-X files; {source.path} is {name}")
+        raise ConfigError(f"structures: {source.structures} is only for QM7-X files; {source.path} is {name}")
     keys = [key for key in (source.energy_key, source.forces_key, source.stress_key) if key is not None]
     if keys and name not in KEYED_FORMATS:
         raise ConfigError(f"label keys ({', '.join(keys)}) do not apply to {source.path}: {name} has fixed names")
@@ -49,47 +53,47 @@ def _check_options(name: str, source: DataSource) -> None:
 
 def _check_structures(path: Path, contents: FileContents) -> None:
     if not contents.structures:
-        raise DataError(f"{path} holds no structures")
+        raise DataError(f"{path} contains no structures")
     for frame, atoms, forces in zip(contents.frame_index, contents.structures, contents.forces, strict=True):
         if len(atoms) == 0:
             raise DataError(f"{path}, frame {frame}: the structure has no atoms")
         unknown = np.flatnonzero((atoms.numbers < 1) | (atoms.numbers >= len(chemical_symbols)))
         if len(unknown):
             number = atoms.numbers[unknown[0]]
-            raise DataError(f"{path}, frame {frame}: atom {unknown[0]} is no element (atomic number {number})")
+            raise DataError(f"{path}, frame {frame}: atom {unknown[0]} is not an element (atomic number {number})")
         if forces is not None and forces.shape != (len(atoms), 3):
             raise DataError(f"{path}, frame {frame}: forces of shape {forces.shape} for {len(atoms)} atoms")
 
 
 def _incomplete_labels(contents: FileContents, source: DataSource) -> dict[str, tuple[int, ...]]:
-    """Labels that some frames have and others lack, with those that lack them. A required one is an error."""
+    """For labels that only some frames have, the frames without them. A missing required label is an error."""
     values: dict[str, Sequence[Any]] = {
         "energy": contents.energy,
         "forces": contents.forces,
         "stress": contents.stress,
     }
-    lacking = {label: [i for i, value in enumerate(values[label]) if value is None] for label in LABELS}
+    missing = {label: [i for i, value in enumerate(values[label]) if value is None] for label in LABELS}
     for label in source.labels:
-        if lacking[label]:
-            first = lacking[label][0]
+        if missing[label]:
+            first = missing[label][0]
             found = ", ".join(contents.found(first)) or "nothing"
             raise DataError(
                 f"{source.path}, frame {contents.frame_index[first]}: no {label} (looked for "
                 f"{contents.sought[label]}; found {found}). "
-                f"{len(lacking[label])} of {len(contents.structures)} frames lack it. "
-                f"Add it, name it with `{label}_key`, or leave it out of `labels`"
+                f"It is missing in {len(missing[label])} of {len(contents.structures)} frames. "
+                f"Add it, name it with `{label}_key`, or remove it from `labels`"
             )
-    partly = {label: frames for label, frames in lacking.items() if 0 < len(frames) < len(contents.structures)}
+    partly = {label: frames for label, frames in missing.items() if 0 < len(frames) < len(contents.structures)}
     return {label: tuple(contents.frame_index[frames].tolist()) for label, frames in partly.items()}
 
 
 def _units(contents: FileContents, source: DataSource) -> tuple[float, float, float]:
-    """Values of the source's units of energy, length and force in eV, Å and eV/Å."""
+    """Values of the units of energy, length and force in eV, Å and eV/Å."""
     declared = (source.energy_unit, source.length_unit)
     native = (contents.energy_unit, contents.length_unit)
     for said, own in zip(declared, native, strict=True):
         if own in contents.stated_units and said not in (None, own):
-            raise DataError(f"{source.path} says that its unit is {own}, but {said} is declared; remove one of the two")
+            raise DataError(f"{source.path} states the unit {own}, but {said} is declared; remove one of the two")
     energy, length = energy_unit(declared[0] or native[0]), length_unit(declared[1] or native[1])
     return energy, length, forces_unit(source.forces_unit) if source.forces_unit else energy / length
 
@@ -112,7 +116,7 @@ def _converted(
 
 
 def _complete(values: Sequence[T | None]) -> list[T] | None:
-    """The values if every structure has one."""
+    """Return the values if every structure has one, else ``None``."""
     present = [value for value in values if value is not None]
     return present if len(present) == len(values) else None
 
@@ -126,7 +130,7 @@ def _each(values: Sequence[FloatArray] | None, unit: float) -> tuple[FloatArray,
 
 
 def _scaled(atoms: Atoms, length: float) -> Atoms:
-    """The structure with its lengths in Å."""
+    """Convert lengths to Å."""
     if length != 1.0:
         atoms.set_cell(atoms.cell.array * length)
         atoms.set_positions(atoms.positions * length)

@@ -1,4 +1,4 @@
-"""What a user says about a data file."""
+"""Description of a data file by the user."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -13,36 +13,34 @@ Label = Literal["energy", "forces", "stress"]
 
 
 class DataSource(BaseModel):
-    """A file of labelled structures. A bare path means a source with every default."""
+    """A file of labelled structures. A path alone means all defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: Path = Field(description="the file")
     format: Format = Field(
         "auto",
-        description="layout of the file; auto goes by its ending (.extxyz .xyz .db .traj .npz .hdf5 .h5). "
-        "rmd17_original takes the original MD17 labels of an rMD17 file",
+        description="format of the file; auto uses its ending (.extxyz .xyz .db .traj .npz .hdf5 .h5). "
+        "rmd17_original reads the original MD17 labels of an rMD17 file",
     )
     labels: tuple[Label, ...] = Field(
         ("energy", "forces"),
-        description="labels that every structure must have; others are read where all have them",
+        description="labels that every structure must have; other labels are read if all structures have them",
     )
     energy_key: str | None = Field(
-        None, description="name of the energy in extxyz, db and traj; null looks for energy, then REF_energy"
+        None, description="name of the energy in extxyz, db and traj; null: energy or REF_energy"
     )
-    forces_key: str | None = Field(None, description="the same for the forces: forces, then REF_forces")
-    stress_key: str | None = Field(None, description="the same for the stress: stress, then REF_stress")
+    forces_key: str | None = Field(None, description="name of the forces; null: forces or REF_forces")
+    stress_key: str | None = Field(None, description="name of the stress; null: stress or REF_stress")
     energy_unit: str | None = Field(
         None,
-        description="eV, meV, kcal/mol, kJ/mol, Hartree or Rydberg; null is what the file or its layout says "
+        description="eV, meV, kcal/mol, kJ/mol, Hartree or Rydberg; null: the unit that the file or its format states "
         "(kcal/mol for MD17 and rMD17), else eV",
     )
-    length_unit: str | None = Field(None, description="Angstrom, Bohr or nm; null as for energy_unit, else Angstrom")
-    forces_unit: str | None = Field(
-        None, description="such as Hartree/Bohr; null is the energy unit over the length unit"
-    )
+    length_unit: str | None = Field(None, description="Angstrom, Bohr or nm; null: as for energy_unit, else Angstrom")
+    forces_unit: str | None = Field(None, description="such as Hartree/Bohr; null: the energy unit per length unit")
     structures: Literal["all", "equilibrium", "non_equilibrium"] = Field(
-        "all", description="which structures of a QM7-X file"
+        "all", description="structures to read from a QM7-X file"
     )
 
     @model_validator(mode="before")
@@ -63,6 +61,6 @@ class DataSource(BaseModel):
 
 
 def forces_unit(name: str) -> float:
-    """Value in eV/Å of a unit of force written energy/length, such as ``kcal/mol/Angstrom``."""
+    """Return the value of one force unit in eV/Å. ``name`` is energy/length, such as ``kcal/mol/Angstrom``."""
     energy, _, length = name.rpartition("/")
     return energy_unit(energy) / length_unit(length)

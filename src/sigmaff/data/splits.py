@@ -1,4 +1,4 @@
-"""Which structures train, validate and test a model."""
+"""Split a data set into structures for training, validation and test."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,27 +12,29 @@ from sigmaff.errors import ConfigError
 
 
 class SplitConfig(BaseModel):
-    """How to divide a data set. A split depends on this and the number of structures alone."""
+    """How to split a data set. The split depends only on this and on the number of structures."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["random", "blocked", "official"] = Field(
         "random",
-        description="random: drawn by seed. blocked: contiguous in time: train, then validation, then test. "
-        "official: the indices that come with the data; validation is drawn from the official training "
-        "set, so that no more labels are used than a benchmark allows",
+        description="random: drawn with seed. blocked: contiguous in time, first train, then validation, then test. "
+        "official: the indices in the data file; validation is drawn from the official training set, so that a run "
+        "uses no more labels than the benchmark allows",
     )
-    n_train: int = Field(1000, ge=1, description="structures to train on")
-    n_validation: int = Field(100, ge=0, description="structures to stop, calibrate and choose by")
-    n_test: int | None = Field(None, ge=0, description="structures to test on; null is all the rest")
-    seed: int = Field(0, ge=0, description="of the random draws")
-    fold: int = Field(0, ge=0, description="which of the official splits")
-    gap: int = Field(0, ge=0, description="frames left out between blocks, so that neighbours in time are not split")
+    n_train: int = Field(1000, ge=1, description="number of structures for training")
+    n_validation: int = Field(
+        100, ge=0, description="number of structures for early stopping, calibration and model selection"
+    )
+    n_test: int | None = Field(None, ge=0, description="number of structures for the test; null: all others")
+    seed: int = Field(0, ge=0, description="seed of the random draws")
+    fold: int = Field(0, ge=0, description="index of the official split")
+    gap: int = Field(0, ge=0, description="unused frames between blocks, so that correlated frames do not leak")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Indices into a data set, sorted, disjoint."""
+    """Indices of structures in a data set, sorted and disjoint."""
 
     train: IndexArray
     validation: IndexArray
@@ -51,7 +53,7 @@ class Split:
 
 
 def split_structures(config: SplitConfig, structures: LabelledStructures) -> Split:
-    """The split of a data set that has been read."""
+    """Split a data set."""
     return make_split(config, len(structures), structures.official_splits, structures.time_index)
 
 
@@ -61,7 +63,14 @@ def make_split(
     official: Mapping[str, IndexArray] | None = None,
     time_index: IndexArray | None = None,
 ) -> Split:
-    """Divide n structures; ``time_index`` (n,) is their order in time if not their order in the file."""
+    """Split n structures.
+
+    Arguments:
+        config: kind and sizes of the split.
+        n: number of structures.
+        official: "train" and "test", (n_folds, n_indices) each; required by the kind "official".
+        time_index: (n,) order in time; ``None`` means the order in the file.
+    """
     if config.kind == "official":
         return _official(config, official)
     if config.kind == "random":
@@ -70,7 +79,7 @@ def make_split(
 
 
 def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
-    """Train, validation and test, one after the other along ``order``."""
+    """Take train, validation and test consecutively from ``order``."""
     start_validation = config.n_train + gap
     start_test = start_validation + config.n_validation + gap
     needed = start_test + config.n_test if config.n_test else start_test - gap
@@ -86,9 +95,9 @@ def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
 
 def _official(config: SplitConfig, official: Mapping[str, IndexArray] | None) -> Split:
     if official is None:
-        raise ConfigError("the data has no official split (an rMD17 file with split_train and split_test has)")
+        raise ConfigError("the data has no official split; an rMD17 file with split_train and split_test has one")
     if config.fold >= len(official["train"]):
-        raise ConfigError(f"fold {config.fold} asked for; the data has {len(official['train'])} official splits")
+        raise ConfigError(f"fold is {config.fold}, but the data has {len(official['train'])} official splits (from 0)")
     generator = np.random.default_rng(config.seed)
     train = generator.permutation(official["train"][config.fold])
     test = generator.permutation(official["test"][config.fold])

@@ -1,4 +1,4 @@
-"""What a model may know of its training data: elements, reference energies, scale, number of neighbours."""
+"""Statistics of training data for a model: elements, reference energies, energy scale, number of neighbours."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,21 +13,21 @@ from sigmaff.data.structures import FloatArray, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 
 ReferenceEnergies = Literal["least_squares", "isolated_atoms"] | dict[str, float] | dict[int, float]
-"""Energy of each element: fitted, of single atoms marked IsolatedAtom, or given in eV by symbol or number."""
+"""Energy of each element: fitted, from single atoms marked IsolatedAtom, or given in eV by symbol or number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatistics:
-    """All that data tells a model before training. A model's energy is Σ reference + scale · output."""
+    """Constants of a model that come from its training data. Its energy is Σ reference + scale · output."""
 
     elements: tuple[int, ...]  # atomic numbers, sorted
     reference_energies: dict[int, float]  # eV
-    scale: float  # eV: rms force component · 1 Å or, if larger (structures at rest), std of E per atom less references
+    scale: float  # eV: larger of rms force component · 1 Å and std of energy per atom minus references
     mean_neighbors: float
     n_structures: int
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON, whose keys are strings."""
+        """Convert to JSON types; keys become strings."""
         references = {str(number): energy for number, energy in self.reference_energies.items()}
         return asdict(self) | {"elements": list(self.elements), "reference_energies": references}
 
@@ -44,7 +44,12 @@ class DatasetStatistics:
 
 
 def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "least_squares") -> DatasetStatistics:
-    """Statistics of a training set."""
+    """Compute the statistics of a training set.
+
+    Arguments:
+        dataset: training structures, eV and Å.
+        reference: how to obtain the energy of each element.
+    """
     structures = dataset.structures
     references = reference_energies(structures, reference)
     return DatasetStatistics(
@@ -57,7 +62,7 @@ def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "le
 
 
 def reference_energies(structures: LabelledStructures, reference: ReferenceEnergies) -> dict[int, float]:
-    """Energy of each element that occurs, eV. Zero where a fit is asked for and there are no energies."""
+    """Energy of each element in the data, eV, by atomic number. A fit to data without energies gives zeros."""
     if reference == "least_squares":
         return _least_squares(structures)
     given = _isolated_atoms(structures) if reference == "isolated_atoms" else _by_number(reference)
@@ -69,16 +74,16 @@ def reference_energies(structures: LabelledStructures, reference: ReferenceEnerg
 
 
 def composition(structures: LabelledStructures) -> FloatArray:
-    """Number of atoms of each element of ``structures.elements``, (n_structures, n_elements)."""
+    """Number of atoms of each element in ``structures.elements``, (n_structures, n_elements)."""
     elements = np.array(structures.elements)
     return np.array([(atoms.numbers[:, None] == elements).sum(0) for atoms in structures.structures], dtype=float)
 
 
 def _least_squares(structures: LabelledStructures) -> dict[int, float]:
-    """The x nearest to the mean energy per atom that minimises ‖E − A x‖, A the composition.
+    """Minimise ‖E − A x‖ with A the composition; of all solutions take the nearest to the mean energy per atom.
 
-    Solving for the deviation from the mean keeps digits of large totals, and shares out evenly what the
-    compositions do not tell apart (as in a data set of one molecule).
+    Solving for the deviation from the mean keeps the digits of large total energies. It also distributes the energy
+    evenly over elements that the compositions cannot distinguish, as in a data set of one molecule.
     """
     if structures.energy is None:
         return dict.fromkeys(structures.elements, 0.0)
@@ -91,7 +96,7 @@ def _least_squares(structures: LabelledStructures) -> dict[int, float]:
 
 def _isolated_atoms(structures: LabelledStructures) -> dict[int, float]:
     if structures.energy is None:
-        raise DataError(f"{structures.source}: reference energies of isolated atoms need energies")
+        raise DataError(f"{structures.source}: reference energies from isolated atoms need energy labels")
     return {
         int(atoms.numbers[0]): float(energy)
         for atoms, energy in zip(structures.structures, structures.energy, strict=True)
@@ -100,18 +105,18 @@ def _isolated_atoms(structures: LabelledStructures) -> dict[int, float]:
 
 
 def _by_number(given: dict[str, float] | dict[int, float]) -> dict[int, float]:
-    """Keys are symbols, numbers, or (after JSON) numbers written out."""
+    """Convert keys to atomic numbers. They are symbols, numbers, or (from JSON) numbers as text."""
     energies = {}
     for element, energy in given.items():
         name = str(element)
         if not name.isdigit() and name not in number_of_symbol:
-            raise ConfigError(f"reference energy for {element!r}, which is no element")
+            raise ConfigError(f"reference energy for {element!r}, which is not an element")
         energies[int(name) if name.isdigit() else number_of_symbol[name]] = float(energy)
     return energies
 
 
 def _scale(structures: LabelledStructures, references: Mapping[int, float]) -> float:
-    """eV. 1 where the data has no spread."""
+    """Energy scale in eV; 1 if the data has no spread."""
     spreads = [0.0]
     if structures.forces is not None:
         spreads.append(float(np.sqrt(np.mean(np.concatenate(structures.forces) ** 2))))

@@ -1,4 +1,4 @@
-"""Structures with the labels that a quantum-chemistry code gave them."""
+"""Structures with labels of a quantum-chemistry code."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,28 +16,28 @@ LABELS = ("energy", "forces", "stress")
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledStructures:
-    """Structures and labels of one source. eV, Å, ASE's sign of stress. ``None``: no such label."""
+    """Structures and labels of one file. eV and Å; stress has ASE's sign. ``None``: the label is missing."""
 
     structures: tuple[Atoms, ...]  # without calculators
     energy: FloatArray | None  # (n,)
     forces: tuple[FloatArray, ...] | None  # n arrays (n_atoms, 3)
     stress: FloatArray | None = None  # (n, 3, 3)
-    source: str  # the file they come from
-    frame_index: IndexArray  # (n,) their numbers within the source, from 0
-    time_index: IndexArray | None = None  # (n,) their order in the trajectory, where the source tells
+    source: str  # path of the file
+    frame_index: IndexArray  # (n,) numbers of the frames in the file, from 0
+    time_index: IndexArray | None = None  # (n,) order in the trajectory, if the file contains it
     official_splits: Mapping[str, IndexArray] | None = None  # "train", "test": (n_folds, n_indices)
-    incomplete_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label: frames that lack it
+    incomplete_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label: frames without it
 
     def __len__(self) -> int:
         return len(self.structures)
 
     @property
     def elements(self) -> tuple[int, ...]:
-        """Atomic numbers that occur, sorted."""
+        """Atomic numbers in the data, sorted."""
         return tuple(sorted({int(number) for atoms in self.structures for number in set(atoms.numbers)}))
 
     def subset(self, indices: Iterable[int] | IndexArray) -> Self:
-        """The structures at these positions, in this order; without official splits, whose rows change."""
+        """Select structures by index, in this order. Official splits are dropped: their indices would be wrong."""
         chosen = np.fromiter(indices, dtype=np.int64)
         return type(self)(
             structures=tuple(self.structures[i] for i in chosen),
@@ -54,10 +54,10 @@ class LabelledStructures:
         return replace(self, energy=None, forces=None, stress=None)
 
     def frame_name(self, index: int) -> str:
-        """Where a structure comes from, for messages."""
+        """File and frame of a structure, for messages."""
         return f"{self.source}, frame {self.frame_index[index]}"
 
 
-def _restricted(incomplete: Mapping[str, tuple[int, ...]], frames: IndexArray) -> dict[str, tuple[int, ...]]:
-    kept = set(frames.tolist())
-    return {label: tuple(frame for frame in lacking if frame in kept) for label, lacking in incomplete.items()}
+def _restricted(incomplete: Mapping[str, tuple[int, ...]], selected: IndexArray) -> dict[str, tuple[int, ...]]:
+    kept = set(selected.tolist())
+    return {label: tuple(frame for frame in frames if frame in kept) for label, frames in incomplete.items()}

@@ -1,64 +1,26 @@
-"""Errors, σ and calibration of a model on labelled structures."""
+"""Errors, σ and calibration of a model on labelled structures. Measures are in ``sigmaff.evaluation.metrics``."""
 
 from sigmaff.evaluation.calibration import CALIBRATION_METHODS, CalibrationMethod, fit_calibration
 from sigmaff.evaluation.evaluate import (
     Evaluation,
     LabelledGraphs,
     calibrate_evaluation,
-    evaluate_calibrated,
-    evaluate_model,
+    evaluate,
+    evaluate_predictor,
 )
-from sigmaff.evaluation.metrics import (
-    CALIBRATION_LEVELS,
-    ONE_SIGMA,
-    auroc,
-    bootstrap,
-    calibration_score,
-    ence,
-    fpr_at_tpr,
-    gaussian_crps,
-    gaussian_nll,
-    mae,
-    miscalibration_area,
-    observed_coverage,
-    per_sample_calibration_score,
-    retention_area,
-    retention_curve,
-    retention_gain,
-    rmse,
-    sharpness,
-    spearman,
-)
+from sigmaff.evaluation.samples import Sample
 from sigmaff.evaluation.summary import Summary, summarize
 
 __all__ = [
-    "CALIBRATION_LEVELS",
     "CALIBRATION_METHODS",
-    "ONE_SIGMA",
     "CalibrationMethod",
     "Evaluation",
     "LabelledGraphs",
+    "Sample",
     "Summary",
-    "auroc",
-    "bootstrap",
     "calibrate_evaluation",
-    "calibration_score",
-    "ence",
-    "evaluate_calibrated",
-    "evaluate_model",
+    "evaluate",
+    "evaluate_predictor",
     "fit_calibration",
-    "fpr_at_tpr",
-    "gaussian_crps",
-    "gaussian_nll",
-    "mae",
-    "miscalibration_area",
-    "observed_coverage",
-    "per_sample_calibration_score",
-    "retention_area",
-    "retention_curve",
-    "retention_gain",
-    "rmse",
-    "sharpness",
-    "spearman",
     "summarize",
 ]

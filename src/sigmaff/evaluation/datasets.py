@@ -1,16 +1,20 @@
-"""Models and data sets brought together: evaluation, calibration, and structures that a model can and cannot take."""
+"""Which structures a model may see: data sets for it, its own training and test structures, calibration on them."""
 
 from typing import Literal
 
-import numpy as np
-from ase.data import chemical_symbols
-
-from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures
+from sigmaff.data import (
+    DataSource,
+    GraphDataset,
+    LabelledStructures,
+    find_overlap,
+    read_structures,
+    require_elements,
+)
 from sigmaff.errors import DataError, SigmaffError
-from sigmaff.evaluation import CalibrationMethod, Evaluation, calibrate_evaluation, evaluate_calibrated
+from sigmaff.evaluation.calibration import CalibrationMethod
+from sigmaff.evaluation.evaluate import Evaluation, calibrate_evaluation, evaluate
 from sigmaff.files import file_digest
 from sigmaff.models import Model
-from sigmaff.models.prediction import ForcesStd
 from sigmaff.progress import Listener
 
 Part = Literal["train", "validation", "test"]
@@ -22,61 +26,28 @@ def calibrate(
     """Fit the model's calibrations on held-out structures and keep them in it."""
     listener = listener or Listener()
     listener.stage("calibrating σ")
-    evaluation = evaluate_on(model, dataset, name="held out", listener=listener)
+    evaluation = evaluate(model, dataset, name="held out", progress=listener.advance)
     model.energy_calibration, model.forces_calibration = calibrate_evaluation(evaluation, method)
     return evaluation
 
 
-def evaluate_on(
-    model: Model,
-    dataset: GraphDataset,
-    *,
-    name: str,
-    listener: Listener | None = None,
-    forces_std: ForcesStd = "auto",
-    batch_size: int = 32,
-) -> Evaluation:
-    """Errors and σ on a data set, raw and with the model's calibrations; without errors if it holds unseen elements."""
-    return evaluate_calibrated(
-        model,
-        dataset,
-        name=name,
-        batch_size=batch_size,
-        forces_std=forces_std,
-        progress=(listener or Listener()).advance,
-    )
-
-
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:
-    """Structures as a model takes them. One with an element that it cannot know is an error that names the frame."""
-    known = ", ".join(chemical_symbols[number] for number in model.elements)
-    remedy = (
-        f"an element this model was not trained on (it knows {known}); leave the structure out, or train on such ones"
-    )
-    require_elements(structures, model.elements, remedy)
+    """Structures as graphs for a model. An element that the model does not know is an error that names the frame."""
+    require_elements(structures, model.elements)
     return GraphDataset(structures, model.cutoff, model.dtype)
 
 
 def foreign_dataset(model: Model, structures: LabelledStructures) -> GraphDataset:
-    """Structures of another kind, of which σ is asked: those with an element that the model cannot know have no labels.
+    """As ``dataset_for``, but structures of unknown elements lose their labels instead of raising an error.
 
-    Such an element has no reference energy, so nothing can be said of errors.
+    An unknown element has no reference energy: the model has a σ for it, but its errors are undefined.
     """
-    if set(structures.elements) <= set(model.elements):
-        return GraphDataset(structures, model.cutoff, model.dtype)
-    return GraphDataset(structures.without_labels(), model.cutoff, model.dtype)
-
-
-def require_elements(structures: LabelledStructures, elements: tuple[int, ...], otherwise: str) -> None:
-    for index, atoms in enumerate(structures.structures):
-        unknown = np.flatnonzero(~np.isin(atoms.numbers, elements))
-        if unknown.size:
-            symbol = chemical_symbols[atoms.numbers[unknown[0]]]
-            raise DataError(f"{structures.frame_name(index)}: atom {unknown[0]} is {symbol}, {otherwise}")
+    known = set(structures.elements) <= set(model.elements)
+    return GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
 
 
 def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> LabelledStructures:
-    """Structures that the model's own record names, if their file is still there and the same."""
+    """Structures that the model's own record names, if their file exists and is unchanged."""
     try:
         record = model.record
         if record.config is None or record.split is None:
@@ -87,14 +58,14 @@ def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> L
         structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
         chosen = structures.subset(getattr(record.split, part))
     except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
-        raise DataError(f"the model's own {part} structures cannot be had ({error})") from None
+        raise DataError(f"the model's own {part} structures are not available ({error})") from None
     if not len(chosen):
         raise DataError(f"the model's own record names no {part} structures")
     return chosen
 
 
 def leaked_structures(model: Model, structures: LabelledStructures) -> int:
-    """How many of these structures the model was trained on; 0 where its training file cannot be read any more."""
+    """Number of structures that the model was trained on; 0 if its training file cannot be read any more."""
     try:
         return len(find_overlap(recorded_structures(model, "train", labelled=False), structures))
     except DataError:

@@ -1,38 +1,36 @@
-"""Run a model over labelled structures and keep what every figure and every number is made of."""
+"""Run a model over labelled structures and keep true values, predictions and raw σ."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from sigmaff.data import GraphDataset
-from sigmaff.errors import DataError
+from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration
 from sigmaff.evaluation.metrics import FloatArray
+from sigmaff.evaluation.samples import IntArray, Quantity, Sample
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.models import Model, Uncalibrated
 from sigmaff.models.prediction import (
     UNCALIBRATED,
     Calibration,
-    ForcesStd,
+    ForceStdMethod,
     Prediction,
     Predictor,
     Provenance,
     concatenate,
 )
 
-IntArray = npt.NDArray[np.int64]
-
 RESOLUTION = 1e-5
 """Of force σ, in units of its rms. A σ is the root of a difference: of the seven digits of float32 it keeps half."""
 
 
 class LabelledGraphs(Protocol):
-    """All that an evaluation knows of a data set."""
+    """All that an evaluation knows about a data set."""
 
     def __len__(self) -> int: ...
 
@@ -98,22 +96,48 @@ class Evaluation:
         """Calibrated σ of each atom's share of the energy, (n_atoms,); it shares the energy's calibration."""
         return _scaled(self.node_energy_std_raw, self.energy_calibration)
 
+    @property
+    def samples(self) -> dict[Quantity, Sample]:
+        """Errors and σ, pooled, for each quantity that has labels and a σ > 0."""
+        n, components = np.arange(self.n_structures), np.repeat(self.structure_index, 3)
+        found = (
+            _sample("energy", self.energy_error, self.energy_std_raw, n, self.energy_calibration),
+            _sample("forces", self.forces_error, self.forces_std_raw, components, self.forces_calibration),
+        )
+        return {sample.quantity: sample for sample in found if sample is not None}
 
-def evaluate_calibrated(
+    def structure_rms(self, vectors: FloatArray | None) -> FloatArray | None:
+        """Root mean square over the atoms and components of each structure: (n_atoms, 3) -> (n_structures,)."""
+        if vectors is None:
+            return None
+        squares = np.bincount(self.structure_index, np.square(vectors).sum(axis=1), self.n_structures)
+        return np.sqrt(squares / (3 * self.atoms_per_structure))
+
+    def per_atom(self, energies: FloatArray | None) -> FloatArray | None:
+        """(n_structures,) divided by the number of atoms."""
+        return None if energies is None else energies / self.atoms_per_structure
+
+
+def evaluate(
     model: Model,
     dataset: GraphDataset,
     *,
     name: str,
     batch_size: int = 32,
-    forces_std: ForcesStd = "auto",
-    progress: Callable[[int, int], None],
+    forces_std: ForceStdMethod = "auto",
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """A model with its calibrations. Elements that it has not seen have a σ, and no reference energy: no errors.
+    """Errors and σ of a model on a data set, raw and with the model's calibrations.
 
-    ``progress`` is called with the number of structures done and their total.
+    Elements that the model does not know have a σ, but no reference energy: without labels, their energy is NaN.
+
+    Arguments:
+        name: of the data set, for messages and reports.
+        batch_size: structures predicted at once, at most; fewer if they are large.
+        progress: called after each batch with the number of structures done and their total.
     """
     unseen = not set(dataset.structures.elements) <= set(model.elements)
-    return evaluate_model(
+    return evaluate_predictor(
         Uncalibrated(model, unseen_elements=unseen),
         dataset,
         name=name,
@@ -121,26 +145,22 @@ def evaluate_calibrated(
         forces_std=forces_std,
         energy_calibration=model.energy_calibration or UNCALIBRATED,
         forces_calibration=model.forces_calibration or UNCALIBRATED,
-        progress=lambda done: progress(done, len(dataset)),
+        progress=progress,
     )
 
 
-def evaluate_model(
+def evaluate_predictor(
     predictor: Predictor,
     dataset: LabelledGraphs,
     *,
     name: str,
     batch_size: int = 32,
-    forces_std: ForcesStd = "auto",
+    forces_std: ForceStdMethod = "auto",
     energy_calibration: Calibration = UNCALIBRATED,
     forces_calibration: Calibration = UNCALIBRATED,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Predict every structure of ``dataset``, ``batch_size`` at a time.
-
-    ``predictor`` must give raw σ: the calibrations are kept beside it, not applied twice. ``progress`` is
-    called after each batch with the number of structures done.
-    """
+    """As ``evaluate``, of anything that predicts raw σ; the calibrations are kept beside the raw σ."""
     if len(dataset) == 0:
         raise DataError(f"{name}: there is no structure to evaluate")
     if batch_size < 1:
@@ -150,12 +170,13 @@ def evaluate_model(
         stop = min(start + batch_size, len(dataset))
         graph, known = dataset.batch(range(start, stop))
         began = time.perf_counter()
-        predictions.append(_on_cpu(predictor.predict(graph, forces_std=forces_std)))
+        prediction = predictor.predict(graph, forces_std=forces_std)
+        predictions.append(prediction.with_each(lambda tensor, _: tensor.detach().cpu()))  # frees the device
         seconds += time.perf_counter() - began
+        _require_raw(prediction, name)
         graphs.append(graph)
         labels.append(known)
-        if progress is not None:
-            progress(stop)
+        progress(stop, len(dataset))
     prediction = concatenate(predictions)
     evaluation = Evaluation(
         name=name,
@@ -179,12 +200,20 @@ def evaluate_model(
     return evaluation
 
 
+def _require_raw(prediction: Prediction, name: str) -> None:
+    if prediction.provenance.calibration is not None:
+        raise SigmaffError(
+            f"{name}: σ of this predictor is already calibrated ({prediction.provenance.calibration}); calibrating it "
+            "again would rescale it twice. Pass the model to evaluate(), or Uncalibrated(model) to evaluate_predictor()"
+        )
+
+
 def calibrate_evaluation(
     evaluation: Evaluation, method: CalibrationMethod = "auto"
 ) -> tuple[Calibration | None, Calibration | None]:
     """Calibrations of energies and of force components, fitted on held-out structures.
 
-    ``None`` for the one of the two that lacks labels or σ.
+    ``None`` for a quantity without labels or without σ.
     """
     pairs = (
         ("energies", evaluation.energy_error, evaluation.energy_std_raw),
@@ -216,16 +245,27 @@ def _fit(where: str, error: FloatArray, std_raw: FloatArray, method: Calibration
         raise DataError(f"{where}: {problem}") from None
 
 
+def _sample(
+    quantity: Quantity,
+    errors: FloatArray | None,
+    std_raw: FloatArray | None,
+    structure: IntArray,
+    calibration: Calibration,
+) -> Sample | None:
+    if errors is None or std_raw is None or not (std_raw > 0).any():
+        return None
+    kept = std_raw.ravel() > 0
+    return Sample(
+        quantity=quantity,
+        errors=errors.ravel()[kept],
+        std_raw=std_raw.ravel()[kept],
+        structure=structure[kept],
+        calibration=calibration,
+    )
+
+
 def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:
     return None if std_raw is None else std_raw * calibration.scale
-
-
-def _on_cpu(prediction: Prediction) -> Prediction:
-    """The prediction without its history and off the device, so that batches do not pile up there."""
-    moved: dict[str, Any] = {
-        name: value.detach().cpu() for name, value in vars(prediction).items() if isinstance(value, Tensor)
-    }
-    return replace(prediction, **moved)
 
 
 def _float64(tensor: Tensor) -> FloatArray:
@@ -233,13 +273,13 @@ def _float64(tensor: Tensor) -> FloatArray:
 
 
 def _joined(tensors: Sequence[Tensor | None]) -> FloatArray | None:
-    """The batches of one quantity as one array; what one batch lacks, the whole lacks."""
+    """The batches of one quantity as one array; ``None`` if it is missing from one batch."""
     present = [_float64(tensor) for tensor in tensors if tensor is not None]
     return np.concatenate(present) if len(present) == len(tensors) else None
 
 
 def _resolved(std: FloatArray | None) -> FloatArray | None:
-    """With 0 for what is rounding: σ of a force that vanishes by symmetry, so that only labels could tell it from 0."""
+    """σ with 0 in place of rounding, as of forces that vanish by symmetry."""
     if std is None:
         return None
     rounding = (std >= 0) & (std <= RESOLUTION * np.sqrt(np.square(std).mean()))
@@ -247,7 +287,7 @@ def _resolved(std: FloatArray | None) -> FloatArray | None:
 
 
 def _difference(predicted: FloatArray | None, true: FloatArray | None) -> FloatArray | None:
-    """``None`` where one is not there for all structures."""
+    """``None`` if a structure has no label or no prediction."""
     if predicted is None or true is None or not np.isfinite(predicted).all():
         return None
     return predicted - true
@@ -259,7 +299,7 @@ def _structure_index(graphs: Sequence[AtomicGraph]) -> IntArray:
 
 
 def _provenance(predictions: Sequence[Prediction]) -> Provenance:
-    """That of the batches; if the force σ of some was sampled, "sampled" is what can be said of all."""
+    """That of the batches; "sampled" if the force σ of one batch was sampled."""
     provenances = [prediction.provenance for prediction in predictions]
     return next((item for item in provenances if item.forces_std == "sampled"), provenances[0])
 
@@ -270,7 +310,7 @@ def _check(evaluation: Evaluation) -> None:
         if not isinstance(values, np.ndarray):
             continue
         if key == "energy_predicted" and evaluation.energy is None:
-            continue  # an element that the model has not seen has a σ, and no energy
+            continue  # an unknown element has a σ, but no energy
         wrong = ~np.isfinite(values)
         if key.endswith("std_raw"):
             wrong |= values < 0

@@ -2,40 +2,21 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from sigmaff.evaluation import metrics
-from sigmaff.evaluation.evaluate import Evaluation, IntArray
+from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import FloatArray
-from sigmaff.models.prediction import Calibration
+from sigmaff.evaluation.samples import QUANTITIES, IntArray, Quantity, Sample
 
 Summary = dict[str, float | int | list[float] | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sample:
-    """Errors of one quantity with σ > 0, pooled; each knows its structure."""
-
-    errors: FloatArray  # (n,)
-    std_raw: FloatArray  # (n,)
-    structure: IntArray  # (n,)
-    calibration: Calibration
-
-    @property
-    def std(self) -> FloatArray:
-        return self.std_raw * self.calibration.scale
-
-    @property
-    def sizes(self) -> FloatArray:
-        return np.abs(self.errors)
 
 
 def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     """Every measure of ``sigmaff.evaluation.metrics``, for energies and for force components, in eV and Å.
 
-    The keys are always the same; ``None`` is what cannot be said: no label, no σ, no OOD set, or undefined.
+    The keys are always the same; ``None`` means undefined: no label, no σ, or no OOD set.
 
     - ``_raw``: before calibration; ``_paper``: the per-sample average.
     - ``_ci``: 95 % bootstrap interval over structures. Resampling adds chance to a calibration score, so
@@ -44,30 +25,29 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     - ``energy_auroc`` and ``energy_fpr95`` rank structures by energy σ per atom (``_total``: of the whole),
       ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ; OOD is the positive class.
     """
-    energy = _energy_sample(evaluation)
-    forces = _forces_sample(evaluation)
+    samples = evaluation.samples
     return {
         "n_structures": evaluation.n_structures,
         "n_atoms": evaluation.n_atoms,
         "seconds_per_structure": evaluation.seconds_per_structure,
-        **_error_measures(evaluation),
+        **_errors(evaluation, "energy", "forces", "stress"),
+        "energy_mae_per_atom": _error(evaluation.per_atom(evaluation.energy_error), metrics.mae),
         "energy_std_zero": _n_zero(evaluation.energy_std_raw),
         "forces_std_zero": _n_zero(evaluation.forces_std_raw),
-        **_measures("energy_", _STD_MEASURES, energy),
-        **_measures("forces_", _STD_MEASURES, forces),
+        **_std_measures(samples),
         "forces_atom_spearman": _atom_spearman(evaluation),
-        **_intervals(evaluation, energy, forces),
+        **_intervals(evaluation, samples),
         **_ood_measures(evaluation, ood),
     }
 
 
-_STD_MEASURES: dict[str, Callable[[_Sample], float]] = {
-    "calibration": lambda s: metrics.calibration_score(s.errors, s.std, s.calibration),
-    "calibration_raw": lambda s: metrics.calibration_score(s.errors, s.std_raw),
+_STD_MEASURES: dict[str, Callable[[Sample], float]] = {
+    "calibration": lambda s: s.calibration_score(),
+    "calibration_raw": lambda s: s.uncalibrated.calibration_score(),
     "calibration_paper": lambda s: metrics.per_sample_calibration_score(s.errors, s.std, s.calibration),
     "miscalibration_area": lambda s: metrics.miscalibration_area(s.errors, s.std, s.calibration),
-    "coverage_68": lambda s: _coverage(s, metrics.ONE_SIGMA),
-    "coverage_95": lambda s: _coverage(s, 0.95),
+    "coverage_68": lambda s: float(s.coverage([metrics.ONE_SIGMA])[0]),
+    "coverage_95": lambda s: float(s.coverage([0.95])[0]),
     "nll": lambda s: metrics.gaussian_nll(s.errors, s.std),
     "nll_raw": lambda s: metrics.gaussian_nll(s.errors, s.std_raw),
     "crps": lambda s: metrics.gaussian_crps(s.errors, s.std),
@@ -79,56 +59,26 @@ _STD_MEASURES: dict[str, Callable[[_Sample], float]] = {
 }
 
 
-def _coverage(sample: _Sample, level: float) -> float:
-    return float(metrics.observed_coverage(sample.errors, sample.std, [level], sample.calibration)[0])
-
-
-def _measures(prefix: str, measures: Mapping[str, Callable[[_Sample], float]], sample: _Sample | None) -> Summary:
-    return {prefix + key: None if sample is None else _finite(measure(sample)) for key, measure in measures.items()}
+def _std_measures(samples: Mapping[Quantity, Sample]) -> Summary:
+    return {
+        f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
+        for quantity in QUANTITIES
+        for key, measure in _STD_MEASURES.items()
+    }
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _error_measures(evaluation: Evaluation) -> Summary:
-    energy, forces, stress = evaluation.energy_error, evaluation.forces_error, evaluation.stress_error
-    return {
-        "energy_mae": None if energy is None else metrics.mae(energy),
-        "energy_rmse": None if energy is None else metrics.rmse(energy),
-        "energy_mae_per_atom": None if energy is None else metrics.mae(energy / evaluation.atoms_per_structure),
-        "forces_mae": None if forces is None else metrics.mae(forces),
-        "forces_rmse": None if forces is None else metrics.rmse(forces),
-        "stress_mae": None if stress is None else metrics.mae(stress),
-        "stress_rmse": None if stress is None else metrics.rmse(stress),
-    }
+def _error(errors: FloatArray | None, measure: Callable[[FloatArray], float]) -> float | None:
+    return None if errors is None else measure(errors)
 
 
-# --- samples
-
-
-def _energy_sample(evaluation: Evaluation) -> _Sample | None:
-    structure = np.arange(evaluation.n_structures)
-    return _sample(evaluation.energy_error, evaluation.energy_std_raw, structure, evaluation.energy_calibration)
-
-
-def _forces_sample(evaluation: Evaluation) -> _Sample | None:
-    structure = np.repeat(evaluation.structure_index, 3)
-    return _sample(evaluation.forces_error, evaluation.forces_std_raw, structure, evaluation.forces_calibration)
-
-
-def _sample(
-    errors: FloatArray | None, std_raw: FloatArray | None, structure: IntArray, calibration: Calibration
-) -> _Sample | None:
-    if errors is None or std_raw is None or not (std_raw > 0).any():
-        return None
-    kept = std_raw.ravel() > 0
-    return _Sample(
-        errors=errors.ravel()[kept],
-        std_raw=std_raw.ravel()[kept],
-        structure=structure[kept],
-        calibration=calibration,
-    )
+def _errors(evaluation: Evaluation | None, *quantities: str) -> Summary:
+    """MAE and RMSE of each quantity."""
+    errors = {name: None if evaluation is None else getattr(evaluation, f"{name}_error") for name in quantities}
+    return {f"{name}_{m.__name__}": _error(errors[name], m) for name in quantities for m in (metrics.mae, metrics.rmse)}
 
 
 def _n_zero(std_raw: FloatArray | None) -> int | None:
@@ -146,14 +96,13 @@ def _atom_spearman(evaluation: Evaluation) -> float | None:
 # --- bootstrap intervals: each statistic is a function of sums over structures, so a resample costs little
 
 
-def _intervals(evaluation: Evaluation, energy: _Sample | None, forces: _Sample | None) -> Summary:
+def _intervals(evaluation: Evaluation, samples: Mapping[Quantity, Sample]) -> Summary:
+    n, components = np.arange(evaluation.n_structures), np.repeat(evaluation.structure_index, 3)
     return {
-        "energy_mae_ci": _mae_interval(evaluation.energy_error, np.arange(evaluation.n_structures)),
-        "energy_calibration_ci": _calibration_interval(energy),
-        "energy_spearman_ci": _spearman_interval(energy),
-        "forces_mae_ci": _mae_interval(evaluation.forces_error, np.repeat(evaluation.structure_index, 3)),
-        "forces_calibration_ci": _calibration_interval(forces),
-        "forces_spearman_ci": _spearman_interval(forces),
+        "energy_mae_ci": _mae_interval(evaluation.energy_error, n),
+        "forces_mae_ci": _mae_interval(evaluation.forces_error, components),
+        **{f"{name}_calibration_ci": _calibration_interval(samples.get(name)) for name in QUANTITIES},
+        **{f"{name}_spearman_ci": _spearman_interval(samples.get(name)) for name in QUANTITIES},
     }
 
 
@@ -169,7 +118,7 @@ def _mae_interval(errors: FloatArray | None, structure: IntArray) -> list[float]
     return _interval(statistic, sums)
 
 
-def _calibration_interval(sample: _Sample | None) -> list[float] | None:
+def _calibration_interval(sample: Sample | None) -> list[float] | None:
     if sample is None:
         return None
     sizes = metrics.standardised_sizes(sample.errors, sample.std)
@@ -184,7 +133,7 @@ def _calibration_interval(sample: _Sample | None) -> list[float] | None:
     return _interval(statistic, sums)
 
 
-def _spearman_interval(sample: _Sample | None) -> list[float] | None:
+def _spearman_interval(sample: Sample | None) -> list[float] | None:
     """Resamples keep the ranks they have in the whole set: far cheaper than ranking anew, and close to it."""
     if sample is None:
         return None
@@ -214,18 +163,18 @@ def _interval(statistic: Callable[[FloatArray], float], rows: FloatArray) -> lis
 
 
 def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
-    per_atom = _scores(_energy_std_per_atom, evaluation, ood)
+    per_atom = _scores(lambda e: e.per_atom(e.energy_std_raw), evaluation, ood)
     total = _scores(lambda e: e.energy_std_raw, evaluation, ood)
-    forces = _scores(_forces_std_rms, evaluation, ood)
+    forces = _scores(lambda e: e.structure_rms(e.forces_std_raw), evaluation, ood)
     return {
         "energy_auroc": None if per_atom is None else metrics.auroc(*per_atom),
         "energy_auroc_total": None if total is None else metrics.auroc(*total),
         "energy_fpr95": None if per_atom is None else metrics.fpr_at_tpr(*per_atom),
         "forces_auroc": None if forces is None else metrics.auroc(*forces),
         "forces_fpr95": None if forces is None else metrics.fpr_at_tpr(*forces),
-        "energy_spearman_with_ood": _joint_spearman(_energy_sample, evaluation, ood),
-        "forces_spearman_with_ood": _joint_spearman(_forces_sample, evaluation, ood),
-        **_ood_errors(ood),
+        **{f"{name}_spearman_with_ood": _joint_spearman(name, evaluation, ood) for name in QUANTITIES},
+        "ood_n_structures": None if ood is None else ood.n_structures,
+        **{f"ood_{key}": value for key, value in _errors(ood, "energy", "forces").items()},
     }
 
 
@@ -236,40 +185,9 @@ def _scores(
     return None if inside is None or outside is None else (inside, outside)
 
 
-def _energy_std_per_atom(evaluation: Evaluation) -> FloatArray | None:
-    std = evaluation.energy_std_raw
-    return None if std is None else std / evaluation.atoms_per_structure
-
-
-def _forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
-    """√(trace of the force σ² / 3n) of each structure."""
-    if evaluation.forces_std_raw is None:
+def _joint_spearman(quantity: Quantity, evaluation: Evaluation, ood: Evaluation | None) -> float | None:
+    samples = [item.samples[quantity] for item in (evaluation, ood) if item is not None and quantity in item.samples]
+    if len(samples) < 2:
         return None
-    trace = np.bincount(
-        evaluation.structure_index,
-        weights=np.square(evaluation.forces_std_raw).sum(axis=1),
-        minlength=evaluation.n_structures,
-    )
-    return np.sqrt(trace / (3 * evaluation.atoms_per_structure))
-
-
-def _joint_spearman(
-    sample: Callable[[Evaluation], _Sample | None], evaluation: Evaluation, ood: Evaluation | None
-) -> float | None:
-    inside, outside = sample(evaluation), None if ood is None else sample(ood)
-    if inside is None or outside is None:
-        return None
-    std = np.concatenate([inside.std_raw, outside.std_raw])
-    return _finite(metrics.spearman(std, np.concatenate([inside.sizes, outside.sizes])))
-
-
-def _ood_errors(ood: Evaluation | None) -> Summary:
-    energy = None if ood is None else ood.energy_error
-    forces = None if ood is None else ood.forces_error
-    return {
-        "ood_n_structures": None if ood is None else ood.n_structures,
-        "ood_energy_mae": None if energy is None else metrics.mae(energy),
-        "ood_energy_rmse": None if energy is None else metrics.rmse(energy),
-        "ood_forces_mae": None if forces is None else metrics.mae(forces),
-        "ood_forces_rmse": None if forces is None else metrics.rmse(forces),
-    }
+    std = np.concatenate([sample.std_raw for sample in samples])
+    return _finite(metrics.spearman(std, np.concatenate([sample.sizes for sample in samples])))

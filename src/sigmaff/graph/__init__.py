@@ -1,4 +1,4 @@
-"""Graphs of atoms: the input of every model, and the embedding of an atom that backbones and heads agree on."""
+"""Graphs of atoms, the input of every model; the embedding of an atom, the interface of backbones and heads."""
 
 from sigmaff.graph.embedding import Embedding
 from sigmaff.graph.graph import AtomicGraph, Labels, batch_graphs, build_graph

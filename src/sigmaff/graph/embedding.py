@@ -1,4 +1,4 @@
-"""What backbones and heads agree on: the embedding of an atom, and the linear map that reads an energy off it."""
+"""The interface of backbones and heads: the embedding of an atom, and the linear readout of its energy."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,31 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding:
-    """What a backbone says of the embeddings it makes: all that a head knows of a backbone."""
+    """Shape and readout of the embeddings of a backbone. A head knows nothing else about its backbone."""
 
-    n_features: int  # length of the embedding that a kernel compares
-    n_blocks: int = 1  # embeddings of one atom, side by side: a readout weighs each, a kernel compares their sum
-    activation: nn.Module  # what the backbone's own readout applies before its last linear map
-    readout_bias: bool = True  # whether that map has a bias
+    n_features: int  # length of the embedding that enters a kernel
+    n_blocks: int = 1  # concatenated embeddings of one atom: a readout uses each of them, a kernel their sum
+    activation: nn.Module  # applied to the embedding before the last linear map of the readout
+    readout_bias: bool = True  # whether this linear map has a bias
 
     def readout(self, n_outputs: int = 1) -> nn.Linear:
-        """A new last linear map, on activated embeddings; a bias starts at zero."""
+        """Make the last linear map, (..., n_blocks · n_features) -> (..., n_outputs). Its bias starts at zero.
+
+        Apply it to activated embeddings.
+        """
         linear = nn.Linear(self.n_blocks * self.n_features, n_outputs, bias=self.readout_bias)
         if self.readout_bias:
             nn.init.zeros_(linear.bias)
         return linear
 
-    def compared(self, node_features: Tensor) -> Tensor:
-        """The sum of an atom's embeddings: (..., n_blocks · n_features) -> (..., n_features)."""
+    def kernel_features(self, node_features: Tensor) -> Tensor:
+        """Features that enter a kernel: the sum of an atom's n_blocks embeddings.
+
+        Arguments:
+            node_features: (..., n_blocks · n_features).
+
+        Returns (..., n_features).
+        """
         if self.n_blocks == 1:
             return node_features
         return node_features.unflatten(-1, (self.n_blocks, self.n_features)).sum(-2)

@@ -1,4 +1,4 @@
-"""The central types of input: a batch of structures as one graph, and the labels that belong to it."""
+"""The input of a model: a batch of structures as one graph, and its labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class AtomicGraph:
     pair_shift: Tensor  # (n_pairs, 3) Cartesian offset of the second atom's periodic image
     cell: Tensor | None  # (n_structures, 3, 3) rows are lattice vectors; zero where a structure is not periodic
     n_structures: int
-    incoming: Tensor | None = None  # (n_atoms, n_most) see ``with_incoming``
+    incoming: Tensor | None = None  # (n_atoms, n_most) edges that end at each atom; see ``with_incoming``
 
     @property
     def n_atoms(self) -> int:
@@ -33,13 +33,16 @@ class AtomicGraph:
         return torch.bincount(self.structure_index, minlength=self.n_structures)
 
     def atom_rank(self) -> Tensor:
-        """Index of each atom within its own structure, (n_atoms,)."""
+        """Index of each atom in its own structure, (n_atoms,)."""
         counts = self.atoms_per_structure()
         first = torch.cumsum(counts, 0) - counts
         return torch.arange(self.n_atoms, device=counts.device) - first[self.structure_index]
 
     def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """Lay out rows of atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d)."""
+        """Arrange atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d).
+
+        Structures with fewer than n_largest atoms are filled up with ``fill``.
+        """
         n_largest = self.n_atoms if self.n_structures == 1 else int(self.atoms_per_structure().max())
         if self.n_atoms == self.n_structures * n_largest:  # all of one size
             return values.unflatten(-2, (self.n_structures, n_largest))
@@ -49,14 +52,15 @@ class AtomicGraph:
         return padded.unflatten(-2, (self.n_structures, n_largest))
 
     def pair_vectors(self) -> Tensor:
-        """Vectors from the first atom of each pair to the second, (n_pairs, 3)."""
+        """Vectors from the first to the second atom of each pair, (n_pairs, 3) Å."""
         first, second = self.pair_index
         return self.positions[second] + self.pair_shift - self.positions[first]
 
     def with_incoming(self) -> Self:
-        """The same graph with the directed edges that end at each atom; 2 · n_pairs where an atom has fewer than most.
+        """Add ``incoming``, the directed edges that end at each atom, (n_atoms, n_most).
 
-        Pair p stands for two directed edges: 2p ends at its first atom, 2p + 1 at its second; e ^ 1 is e reversed.
+        Pair p has two directed edges: 2p ends at its first atom, 2p + 1 at its second; e ^ 1 reverses e.
+        n_most is the largest number of edges of one atom; rows with fewer are filled up with 2 · n_pairs.
         """
         if self.incoming is not None:
             return self
@@ -72,18 +76,18 @@ class AtomicGraph:
         return replace(self, incoming=incoming)
 
     def within(self, cutoff: float) -> Self:
-        """The same graph without the pairs farther apart than ``cutoff``."""
+        """Remove the pairs that are farther apart than ``cutoff`` Å."""
         near = self.pair_vectors().norm(dim=-1) <= cutoff
         if bool(near.all()):
             return self
         return replace(self, pair_index=self.pair_index[:, near], pair_shift=self.pair_shift[near], incoming=None)
 
     def with_positions(self, positions: Tensor) -> Self:
-        """The same graph, same pairs, with other positions: what forces are derivatives of."""
+        """Replace the positions, (n_atoms, 3) Å, and keep the pairs. Forces are derivatives with respect to them."""
         return replace(self, positions=positions)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """Move all tensors; ``dtype`` applies to the real-valued ones."""
+        """Move all tensors to a device. ``dtype`` applies to the real-valued ones."""
         return replace(
             self,
             positions=self.positions.to(device=device, dtype=dtype),
@@ -98,9 +102,9 @@ class AtomicGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """What a quantum-chemistry code said of the structures of a graph. eV, Å; ASE's sign of stress.
+    """Reference values of a quantum-chemistry code. eV and Å; stress has ASE's sign.
 
-    Apart from the graph, so that no model can see its targets.
+    They are separate from the graph, so that a model cannot see its targets.
     """
 
     energy: Tensor | None = None  # (n_structures,) float64
@@ -109,9 +113,14 @@ class Labels:
 
 
 def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32) -> AtomicGraph:
-    """The graph of one structure: all pairs of atoms (and periodic images) within ``cutoff`` Å.
+    """Build the graph of one structure, with all pairs of atoms (and periodic images) within the cutoff.
 
-    Positions are relative to their mean, so that a structure far from the origin loses nothing in float32.
+    Positions are stored relative to their mean, so that float32 is accurate for a structure far from the origin.
+
+    Arguments:
+        atoms: positions and cell in Å.
+        cutoff: Å.
+        dtype: of positions, pair shifts and cell.
     """
     if len(atoms) == 0:
         raise DataError("the structure has no atoms")
@@ -132,7 +141,7 @@ def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32)
 
 
 def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
-    """Join graphs into one disconnected graph, in order."""
+    """Concatenate graphs into one disconnected graph, in order."""
     if len(graphs) == 1:
         return graphs[0]
     atom_offset = structure_offset = 0
@@ -151,20 +160,6 @@ def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
         cell=_batch_cells(graphs),
         n_structures=structure_offset,
     )
-
-
-def batch_labels(labels: Sequence[Labels]) -> Labels:
-    """Join the labels of the graphs that ``batch_graphs`` joins. A label that one structure lacks, the batch lacks."""
-    return Labels(
-        energy=_cat([item.energy for item in labels]),
-        forces=_cat([item.forces for item in labels]),
-        stress=_cat([item.stress for item in labels]),
-    )
-
-
-def _cat(tensors: list[Tensor | None]) -> Tensor | None:
-    present = [tensor for tensor in tensors if tensor is not None]
-    return torch.cat(present) if present and len(present) == len(tensors) else None
 
 
 def _batch_cells(graphs: Sequence[AtomicGraph]) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Neighbour pairs within a cutoff, each pair once, for molecules, slabs and crystals (vesin does the search)."""
+"""Neighbour pairs within a cutoff, each pair once, for molecules, slabs and crystals. The search is vesin's."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,7 +7,7 @@ from vesin import NeighborList
 from sigmaff.errors import DataError
 
 MIN_DISTANCE = 0.1
-"""Å. Two atoms closer than this are an error in the input, not chemistry."""
+"""Å. Two atoms closer than this are an error in the input."""
 
 
 def neighbor_pairs(
@@ -16,13 +16,18 @@ def neighbor_pairs(
     periodic: npt.NDArray[np.bool_] | None,
     cutoff: float,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Pairs closer than ``cutoff``, and the Cartesian offset of the second atom's periodic image.
+    """Find all pairs closer than the cutoff.
 
-    positions (n, 3), cell (3, 3) rows are lattice vectors, periodic (3,).
-    Returns pair_index (2, n_pairs) and pair_shift (n_pairs, 3): the vector of a pair is
+    Arguments:
+        positions: (n, 3) Å.
+        cell: (3, 3) Å, rows are lattice vectors; ``None`` for a molecule.
+        periodic: (3,) whether each lattice vector is periodic.
+        cutoff: Å.
+
+    Returns pair_index (2, n_pairs) and pair_shift (n_pairs, 3) Å: the vector of a pair is
     ``positions[j] + shift - positions[i]``. A pair appears once, in one direction; an atom's own images appear once
-    for each pair of opposite images. Order and direction follow from the numbers of atoms and images alone, so a
-    structure that is turned or mirrored has the same pairs in the same places.
+    for each pair of opposite images. Order and direction depend only on the numbers of atoms and images, so a
+    rotated or mirrored structure has the same pairs in the same order.
     """
     if not np.isfinite(positions).all():
         atom = int(np.argwhere(~np.isfinite(positions))[0, 0])
@@ -43,7 +48,7 @@ def neighbor_pairs(
 def _ordered(
     pair_index: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], n_atoms: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Pairs from the lower to the higher atom (of images of one atom, to the higher image), sorted."""
+    """Direct pairs from the lower to the higher atom (between images of one atom, to the higher image); sort them."""
     base = 2 * int(np.abs(shift).max(initial=0)) + 1
     image = shift @ np.array([base**2, base, 1])
     reverse = (pair_index[0] > pair_index[1]) | ((pair_index[0] == pair_index[1]) & (image < 0))
@@ -54,13 +59,13 @@ def _ordered(
 
 
 def _checked_cell(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """The cell, with directions that do not repeat completed so that it has a volume."""
+    """Check the cell. Complete its non-periodic directions, so that it has a volume."""
     if not np.isfinite(cell).all():
-        raise DataError("the cell holds values that are not finite numbers")
+        raise DataError("the cell contains values that are not finite numbers")
     for axis in range(3):
         if periodic[axis] and np.linalg.norm(cell[axis]) < MIN_DISTANCE:
             raise DataError(
-                f"the cell is periodic along axis {axis} but lattice vector {axis} has no length; "
+                f"the cell is periodic along axis {axis} but lattice vector {axis} has zero length; "
                 "set pbc to false along it, or give the lattice vector"
             )
     repeating = cell[periodic]
@@ -70,7 +75,7 @@ def _checked_cell(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]
 
 
 def _completed(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Replace the vectors of directions that do not repeat by unit vectors normal to those that do."""
+    """Replace the non-periodic lattice vectors by unit vectors normal to the periodic ones."""
     normal = np.linalg.svd(cell[periodic])[2][periodic.sum() :]
     box = cell.copy()
     box[~periodic] = normal
@@ -84,5 +89,5 @@ def _reject_overlap(
         pair = int(distance.argmin())
         raise DataError(
             f"atoms {first[pair]} and {second[pair]} are {distance[pair]:.3g} Å apart; "
-            "they overlap, so the structure is broken"
+            "they overlap, so the structure is invalid"
         )

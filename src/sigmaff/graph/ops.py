@@ -1,4 +1,4 @@
-"""Small differentiable operations that every layer above shares."""
+"""Small differentiable operations shared by backbones and heads."""
 
 import math
 
@@ -8,9 +8,9 @@ from torch.nn import functional
 
 
 def scatter_sum(values: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum rows of ``values`` (n, ...) that share an ``index`` (n,) into ``size`` rows.
+    """Sum the rows of ``values`` (n, ...) with the same ``index`` (n,): (size, ...).
 
-    The output is built with ``values.new_zeros``: under vmap, ``torch.zeros(...).index_add`` miscompiles silently.
+    Build the output with ``values.new_zeros``: under vmap, ``torch.zeros(...).index_add`` miscompiles silently.
     """
     return values.new_zeros((size, *values.shape[1:])).index_add(0, index, values)
 
@@ -29,7 +29,7 @@ def gaussian_basis(distance: Tensor, centers: Tensor) -> Tensor:
 
 
 def polynomial_cutoff(x: Tensor, power: int) -> Tensor:
-    """1 − (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ − p(p+1)/2 xᵖ⁺²: value, slope and curvature vanish at x = 1, and beyond."""
+    """1 − (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ − p(p+1)/2 xᵖ⁺²: value, slope and curvature vanish for x ≥ 1."""
     p = power
     x = x.clamp(max=1.0)
     return 1.0 - x**p * ((p + 1) * (p + 2) / 2 - x * (p * (p + 2) - x * (p * (p + 1) / 2)))
@@ -38,3 +38,13 @@ def polynomial_cutoff(x: Tensor, power: int) -> Tensor:
 def cosine_cutoff(distance: Tensor, cutoff: float) -> Tensor:
     """(cos(πd/r) + 1)/2 inside the cutoff r: value and slope vanish at r."""
     return 0.5 * (torch.cos(distance * (math.pi / cutoff)) + 1.0)
+
+
+def unit_displacements(turn: Tensor, n_turns: int, dtype: torch.dtype) -> Tensor:
+    """Displace atoms in turn along x, y and z, those of one turn together: (3 · n_turns, n_atoms, 3).
+
+    An atom whose ``turn`` (n_atoms,) is not below ``n_turns`` stays in place.
+    """
+    moves = turn == torch.arange(n_turns, device=turn.device)[:, None]
+    axes = torch.eye(3, dtype=dtype, device=turn.device)
+    return (moves[:, None, :, None] * axes[None, :, None, :]).flatten(0, 1)

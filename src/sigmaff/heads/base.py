@@ -9,12 +9,19 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
 
-Fit = Literal["with_backbone", "from_backbone", "after_backbone", "solved"]
-"""How a head gets its parameters: trained together with the backbone, from scratch or from a backbone that was trained
-first; trained on such a backbone, which is kept; or computed on it without a loop (``sigmaff.training.fits``)."""
-ForcesWay = Literal["exact", "sampled", "by_atom"]
+Stage = Literal["backbone", "joint", "head", "solve"]
+"""How a head gets its parameters, one stage after the other:
+
+- backbone: train the backbone with its own readout, without this head;
+- joint: train backbone and head together, from scratch or from the stage before;
+- head: train the head on the frozen backbone;
+- solve: compute the head on the frozen backbone (``Head.solve``).
+"""
+HeadForceStdMethod = Literal["exact", "sampled", "by_atom"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +40,13 @@ class EnergyDistribution:
         return type(self)(**{name: value.detach() for name, value in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is estimated, by name: the form in which torch.func carries it."""
+        """The estimated tensors by name: the form in which torch.func carries them."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitSummary:
+    """What ``Head.solve`` chose, for the record in the model file. Each head has its own subclass."""
 
 
 class HeadSettings(BaseModel):
@@ -42,63 +54,95 @@ class HeadSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    name: str
+
     @property
-    def trained(self) -> Fit:
-        return "with_backbone"
+    def stages(self) -> tuple[Stage, ...]:
+        return ("joint",)
 
-    def n_draws(self, n_features: int, n_elements: int) -> int:
-        """Random numbers that the head makes for itself when it is built, and that no model file holds."""
-        return 0
+    @property
+    def takes_backbone(self) -> bool:
+        """Whether the backbone is trained before the head."""
+        return self.stages[0] == "backbone"
 
-    def without_draws(self) -> Self:
-        """Settings of a head with the same tensors and as few of these numbers as can be."""
+    @property
+    def trains_on_backbone(self) -> bool:
+        """Whether the head is trained in a loop that starts from a trained backbone."""
+        return self.takes_backbone and self.stages[-1] != "solve"
+
+    def sized_for(self, train: Observations, seed: int) -> Self:
+        """The settings of the head that is solved on these data, where its size follows from them."""
         return self
 
 
 class Head(nn.Module, ABC):
-    """Reads energies, and what can be said of their error, off the embeddings of atoms."""
+    """Reads energies and their variance off the embeddings of atoms.
 
+    Every head is built from its settings (an instance of ``Config``), the backbone's ``Embedding``, and the atomic
+    numbers of the model in increasing order.
+    """
+
+    Config: ClassVar[type[HeadSettings]]
     method: str
     kind: Literal["epistemic", "aleatoric", "total"] | None = None
     covariance: Literal["full", "diagonal"] | None = None  # between atoms; None for one that sees structures as wholes
     distribution: ClassVar[type[EnergyDistribution]] = EnergyDistribution
-    forces_ways: tuple[ForcesWay, ...] = ()
-    """How force σ can be had: from ``slope_variance`` (exact), from ``energy_deviations`` (sampled), or not at all. A
-    head that knows of no slopes may give each atom's ``node_variance`` for the components of its force (by_atom)."""
+    force_std_methods: tuple[HeadForceStdMethod, ...] = ()
+    """How force σ can be computed: from ``slope_variance`` (exact), from ``energy_deviations`` (sampled), or not at
+    all. A head without slopes may give each atom's ``node_variance`` to the components of its force (by_atom)."""
     n_samples: int = 0
     """Posterior function samples that ``energy_deviations`` gives."""
     forces_weight: float = 0.99
-    """ρ in the loss (1 − ρ)·energy + ρ·forces where a training does not say."""
+    """Default of ρ in the loss (1 − ρ)·energy + ρ·forces."""
     learning_rate: float | None = None
-    """Of the head's own parameters where a training does not say; ``None`` is that of the backbone."""
+    """Default learning rate of the head's own parameters; ``None`` is that of the backbone."""
+    solved_in: ClassVar[torch.dtype | None] = None
+    """Precision of backbone and data in ``solve``; ``None`` keeps that of the potential."""
 
     @abstractmethod
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution: ...
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
-        """Set what depends on embeddings of training structures, before training. Most heads have nothing to set."""
+        """Set what depends on embeddings of training structures, before training."""
+
+    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> FitSummary:
+        """Compute the parameters from labels. Heads with the stage ``solve`` have it.
+
+        Arguments:
+            train: structures to learn from.
+            held_out: structures to choose hyper-parameters on.
+            seed: of random draws.
+            listener: callbacks for progress.
+        """
+        raise TypeError(f"the {self.method} head is trained, not solved")
 
     def take_readout(self, readout: nn.Linear) -> None:
-        """Start from the last linear map of a trained deterministic head, where this head has a use for it."""
+        """Start from the last linear map of a trained deterministic head, if this head has one."""
 
     def prepared(self) -> AbstractContextManager[None]:
-        """Within, what follows from the parameters alone may be computed once for all predictions."""
+        """Within, values that follow from the parameters alone are computed once for all predictions."""
         return nullcontext()
 
     def find_damage(self) -> str | None:
-        """What is wrong with tensors that point at something, if anything is: of a head that comes from a file."""
+        """Check index tensors after loading; return an error message or ``None``."""
         return None
 
     def set_precision(self, dtype: torch.dtype) -> None:
         """Cast what runs in the network's precision."""
         self.to(dtype)
 
-    @abstractmethod
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """What training minimises of the energies of a batch; ``n_train`` structures make the training set."""
+        """The energy part of the training loss.
+
+        Arguments:
+            distribution: predicted energies of a batch.
+            target: true energies (n_structures,), normalised.
+            n_train: number of training structures.
+        """
+        raise TypeError(f"the {self.method} head is solved, not trained")
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
-        """Variance of the share of each atom in the energy, (n_atoms,)."""
+        """Variance of each atom's share of the energy, (n_atoms,)."""
         return None
 
     def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
@@ -111,3 +155,10 @@ class Head(nn.Module, ABC):
         tangents (n_directions, n_atoms, n_features) -> (n_directions, n_structures).
         """
         raise TypeError(f"the {self.method} head has no variance")
+
+
+def pooled(embedding: Embedding, values: Tensor, graph: AtomicGraph) -> Tensor:
+    """Σ_i h_i of each structure in float64, or of tangents: (..., n_atoms, d) -> (..., n_structures, d)."""
+    compared = embedding.kernel_features(values.double())
+    shape = (*compared.shape[:-2], graph.n_structures, compared.shape[-1])
+    return compared.new_zeros(shape).index_add(-2, graph.structure_index, compared)

@@ -18,6 +18,7 @@ class DeterministicConfig(HeadSettings):
 class Deterministic(Head):
     """E = Σ_i (w · a(h_i) + b), with the backbone's activation a."""
 
+    Config = DeterministicConfig
     method = "deterministic"
 
     def __init__(self, config: DeterministicConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:

@@ -68,6 +68,7 @@ class NormalInverseGamma(EnergyDistribution):
 class Evidential(Head):
     """Mean γ = Σ_i γ_i; variance β/(v(α − 1)) epistemic, β/(α − 1) aleatoric."""
 
+    Config = EvidentialConfig
     method = "evidential"
     kind: Kind = "epistemic"
     distribution = NormalInverseGamma

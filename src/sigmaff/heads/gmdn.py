@@ -68,6 +68,7 @@ class GMDN(Head):
     alike, and nothing in it knows how far a structure is from them.
     """
 
+    Config = GMDNConfig
     method = "gmdn"
     kind = "aleatoric"
     distribution = GaussianMixture

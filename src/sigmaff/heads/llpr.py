@@ -7,12 +7,12 @@ label. This is the closed-form LNK with a linear kernel that all elements share,
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from sigmaff.graph import Embedding
-from sigmaff.heads.base import Fit, HeadSettings
+from sigmaff.heads.base import HeadSettings, Stage
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 
 
@@ -27,11 +27,8 @@ class LLPRConfig(HeadSettings):
     n_samples: int = Field(default=64, ge=1, le=1024, description="last layers drawn for sampled force σ")
 
     @property
-    def trained(self) -> Fit:
-        return "solved"
-
-    def n_draws(self, n_features: int, n_elements: int) -> int:
-        return self.as_lnk().n_draws(n_features, 1)
+    def stages(self) -> tuple[Stage, ...]:
+        return ("backbone", "solve")
 
     def as_lnk(self) -> LNKConfig:
         return LNKConfig(
@@ -48,6 +45,7 @@ class LLPRConfig(HeadSettings):
 class LLPR(LNK):
     """The energy of the backbone, with the rigidity of its last layer as σ."""
 
+    Config: ClassVar[type[HeadSettings]] = LLPRConfig
     method = "llpr"
 
     def __init__(self, config: LLPRConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:

@@ -3,12 +3,12 @@
     E = c + f(Σ_i h_i),      f ~ sparse GP
 
 It is the LNK's process, seen by structures of one atom each: the pseudo-atom whose embedding is the sum. A structure is
-one point of the kernel's space, so neither the energy nor σ of two far molecules is made of those of each: this is what
-a process on atoms has and this one lacks.
+one point of the kernel's space, so neither the energy nor σ of two distant molecules follows from those of each. A
+process on atoms has this property, this one does not.
 """
 
 from contextlib import AbstractContextManager
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Fit, Head, HeadSettings
+from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage, pooled
 from sigmaff.heads.lnk.head import LNK, LNKConfig
-from sigmaff.heads.pooling import pooled
 
 PSEUDO_ELEMENT = 1
 
@@ -34,7 +33,7 @@ class SVGPConfig(HeadSettings):
     n_inducing: int = Field(default=100, ge=1, le=20_000, description="inducing points; a linear kernel has none")
     freeze_backbone: bool = Field(
         default=False,
-        description="train the backbone first and keep it, or go on training it with the process (the paper's)",
+        description="train the backbone first and keep it, or continue to train it with the process (the paper's)",
     )
     n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
@@ -42,8 +41,8 @@ class SVGPConfig(HeadSettings):
     )
 
     @property
-    def trained(self) -> Fit:
-        return "after_backbone" if self.freeze_backbone else "from_backbone"
+    def stages(self) -> tuple[Stage, ...]:
+        return ("backbone", "head") if self.freeze_backbone else ("backbone", "joint")
 
     @property
     def process(self) -> LNKConfig:
@@ -57,19 +56,14 @@ class SVGPConfig(HeadSettings):
             n_frequencies=self.n_frequencies,
         )
 
-    def n_draws(self, n_features: int, n_elements: int) -> int:
-        return self.process.n_draws(n_features, 1)
-
-    def without_draws(self) -> Self:
-        return self.model_copy(update={"n_samples": 1, "n_frequencies": 1})
-
 
 class SVGP(Head):
-    """Sparse Gaussian process of summed embeddings. Its algebra is float64, whatever the network's precision."""
+    """Sparse Gaussian process of summed embeddings. Its algebra is always float64."""
 
+    Config = SVGPConfig
     method = "svgp"
     kind = "epistemic"
-    forces_ways = ("exact", "sampled")
+    force_std_methods = ("exact", "sampled")
     learning_rate = LNK.learning_rate
 
     def __init__(self, config: SVGPConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
@@ -93,7 +87,7 @@ class SVGP(Head):
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Place the inducing points on summed embeddings of training structures."""
         n_structures = int(structure_index.max()) + 1
-        summed = scatter_sum(self.embedding.compared(node_features.double()), structure_index, n_structures)
+        summed = scatter_sum(self.embedding.kernel_features(node_features.double()), structure_index, n_structures)
         n_distinct = len(summed.unique(dim=0))
         if self.process.kernel.n_inducing > n_distinct:
             raise ConfigError(

@@ -15,8 +15,8 @@ from ase import Atoms
 
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import DataError
-from sigmaff.evaluation import summarize
-from sigmaff.evaluation.datasets import dataset_for, evaluate_on
+from sigmaff.evaluation import evaluate, summarize
+from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import write_json
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, read_frames, write_frames
@@ -158,7 +158,7 @@ class _Campaign:
         labelled = read_structures(before.dataset)
         held_out = hold_out(len(labelled), self.config.hold_out_every).validation
         dataset = dataset_for(model, labelled.subset(held_out))
-        return structure_scores(evaluate_on(model, dataset, name="held out", listener=self.listener))
+        return structure_scores(evaluate(model, dataset, name="held out", progress=self.listener.advance))
 
     def _reached(self, explored: Explored) -> str | None:
         """The aims, if all that are given hold for the model of this exploration."""
@@ -252,7 +252,7 @@ class _Campaign:
         self.listener.stage(f"round {round_.number}: testing")
         model = load(round_.model)
         dataset: GraphDataset = dataset_for(model, read_structures(self.config.test))
-        summary = summarize(evaluate_on(model, dataset, name="test", listener=self.listener))
+        summary = summarize(evaluate(model, dataset, name="test", progress=self.listener.advance))
         return {key: summary[key] for key in TEST_MEASURES}
 
     def _rng(self, number: int, purpose: int) -> np.random.Generator:

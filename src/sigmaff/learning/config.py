@@ -213,7 +213,7 @@ class CampaignConfig(BaseModel):
                 f"the {self.model.head.name} head has no σ to select or stop by: choose another, or set select.method "
                 "to random and explore.trust_below to null"
             )
-        one_by_one = self.ensemble is not None or self.model.head.trained == "with_backbone"
+        one_by_one = self.ensemble is not None or not self.model.head.takes_backbone
         if one_by_one and (self.retrain.every != 1 or self.retrain.weights != "scratch"):
             what = "an ensemble" if self.ensemble is not None else f"the {self.model.head.name} head"
             raise ValueError(f"retrain: {what} is trained as a whole; set every to 1 and weights to scratch")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from ase import Atoms
 
 from sigmaff.data import GraphDataset
-from sigmaff.evaluation import calibrate_evaluation
+from sigmaff.evaluation import calibrate_evaluation, evaluate
 from sigmaff.evaluation.calibration import MIN_SAMPLES
-from sigmaff.evaluation.datasets import evaluate_on
 from sigmaff.learning.config import CampaignConfig
 from sigmaff.learning.directory import Directory, Round, write_frames
 from sigmaff.learning.records import RoundSummary, read_file
@@ -85,7 +84,7 @@ def _last_backbone(round_: Round, directory: Directory) -> BackboneRecord:
 def _calibrate(model: Model, held_out: GraphDataset, config: CampaignConfig, listener: Listener) -> None:
     """Calibrate σ. Energies need enough held-out structures; force components are enough almost at once."""
     listener.stage("calibrating σ")
-    evaluation = evaluate_on(model, held_out, name="held out", listener=listener)
+    evaluation = evaluate(model, held_out, name="held out", progress=listener.advance)
     if len(held_out) < MIN_SAMPLES:
         evaluation = replace(evaluation, energy=None)
     if evaluation.energy is not None or evaluation.forces_std_raw is not None:

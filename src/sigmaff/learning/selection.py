@@ -21,11 +21,10 @@ variance: what a model knows least it also represents least well.
 | symbol | here |
 |---|---|
 | R_j, in units of its noise | ``_labels`` (n_rows, n_weights) each |
-| g | ``Rows.forces`` (3 · n_atoms, n_weights) of each candidate |
+| g | ``StructureRows.forces`` (3 · n_atoms, n_weights) of each candidate |
 | Σ | ``covariance`` (n_weights, n_weights) |
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,12 +36,13 @@ from torch import Tensor
 
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import DataError
-from sigmaff.graph.ops import scatter_sum
+from sigmaff.graph.ops import unit_displacements
 from sigmaff.heads import LNK
+from sigmaff.heads.lnk.head import LabelNoise
+from sigmaff.heads.observations import slope_rows
 from sigmaff.learning.config import SelectConfig
 from sigmaff.models import Model, Potential
-from sigmaff.models.force_std import embedding_tangents, unit_displacements
-from sigmaff.training.rows import batches
+from sigmaff.models.solve import LabelledObservations
 
 VANISHING = 1e-8
 """Variance of a force component, over the mean, below which it is rounding."""
@@ -58,20 +58,12 @@ class Pick:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class StructureRows:
     """A structure as linear observations of the weights, in the model's normalised unit."""
 
     energy: Tensor  # (n_weights,)
     forces: Tensor  # (3 · n_atoms, n_weights)
-    residual: Tensor  # (3 · n_atoms,) variance of forces that is not of the weights: labels leave it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """Variance of the noise of labels as the fit of the head has it, normalised."""
-
-    energy: float
-    forces: float | None  # None: force labels do not inform the variance
+    residual: Tensor  # (3 · n_atoms,) variance of forces that the weights leave out: labels do not reduce it
 
 
 def select(
@@ -112,42 +104,25 @@ def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | 
     return int(_inside(_known([largest_std(atoms) for atoms in candidates]), config, limit).sum())
 
 
-def label_noise(potential: Potential) -> Noise:
-    """From the record of the closed form, or from a variational head's own noise."""
-    head, fit = potential.head, {} if potential.record.fit is None else potential.record.fit.model_dump()
-    assert isinstance(head, LNK)
-    if "noise" not in fit:
-        return Noise(energy=math.exp(2.0 * head.log_noise.item()), forces=None)
-    prior = math.exp(2.0 * head.kernel.log_scale.item())
-    energy, weight = prior * fit["noise"], fit["force_weight"]
-    return Noise(energy=energy, forces=energy / weight if weight > 0 else None)
-
-
 @torch.no_grad()
-def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[Rows]:
+def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[StructureRows]:
     """Rows of each structure, in order. Constants of a head are computed once within ``head.prepared()``."""
     head = potential.head
     assert isinstance(head, LNK)
-    for graph, _ in batches(dataset, np.arange(len(dataset)), potential):
-        nodes, elements = potential.backbone(graph), head.element_index[graph.atomic_numbers]
-        features, n_atoms = head.compared(nodes), graph.atoms_per_structure()
-        energy = scatter_sum(head.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+    for batch in LabelledObservations(potential, dataset).batches():
+        graph, features = batch.graph, batch.embeddings()
+        n_atoms = graph.atoms_per_structure()
+        energy, _ = head.rows(features, graph)
         directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), potential.dtype)
-        slopes, residuals = [], []
-        for tangents in map(head.compared, embedding_tangents(potential.backbone, graph, directions)):
-            by_atom = head.kernel.basis_slopes(features, tangents, elements)
-            shape = (len(by_atom), graph.n_structures, by_atom.shape[-1])
-            slopes.append(by_atom.new_zeros(shape).index_add(1, graph.structure_index, by_atom))
-            residuals.append(head.kernel.slope_residual(features, tangents, elements, slopes[-1], graph))
-        gradient = torch.cat(slopes)  # (3 · largest n_atoms, n_structures, n_weights)
-        residual = torch.cat(residuals).clamp(min=0.0)
+        [(gradient, residual)] = slope_rows(batch, [head], features, directions)
+        residual = residual.clamp(min=0.0)
         for index, count in enumerate(n_atoms.tolist()):
-            yield Rows(
+            yield StructureRows(
                 energy=energy[index], forces=-gradient[: 3 * count, index], residual=residual[: 3 * count, index]
             )
 
 
-def greedy(rows: Sequence[Rows], covariance: Tensor, noise: Noise, n: int) -> list[tuple[int, float]]:
+def greedy(rows: Sequence[StructureRows], covariance: Tensor, noise: LabelNoise, n: int) -> list[tuple[int, float]]:
     """Indices in the order of choice, each with the share of the variance of forces that its label takes away."""
     labels = _labels(rows, covariance, noise)
     forces, residual = torch.cat([part.forces for part in rows]), torch.cat([part.residual for part in rows])
@@ -163,7 +138,7 @@ def greedy(rows: Sequence[Rows], covariance: Tensor, noise: Noise, n: int) -> li
     return picks
 
 
-def _labels(rows: Sequence[Rows], covariance: Tensor, noise: Noise) -> list[Tensor]:
+def _labels(rows: Sequence[StructureRows], covariance: Tensor, noise: LabelNoise) -> list[Tensor]:
     """The rows that each label adds, in units of their noise."""
     variances = torch.stack([(part.residual + _explained(part.forces, covariance)).mean() for part in rows])
     inflation = (variances / variances.median()).clamp(min=1.0)
@@ -221,7 +196,7 @@ def _by_variance(
     with torch.no_grad(), head.prepared():
         rows = list(structure_rows(potential, GraphDataset(structures, potential.cutoff, potential.dtype)))
         factor = head.weight_cholesky.tril()
-        picks = greedy(rows, factor @ factor.T, label_noise(potential), n)
+        picks = greedy(rows, factor @ factor.T, head.label_noise, n)
     return [
         Pick(index=int(compared[index]), forces_std=float(std[compared[index]]), variance_share=gain)
         for index, gain in picks

@@ -55,7 +55,7 @@ class RoundTraining(BaseModel):
     @property
     def trains(self) -> bool:
         """Whether optimiser steps are needed; otherwise a head is solved on a given backbone."""
-        return self.run.backbone_from is None or self.run.model.head.trained != "solved"
+        return self.run.backbone_from is None or "solve" not in self.run.model.head.stages
 
 
 def train_round(

@@ -4,6 +4,7 @@ from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model, Uncalibrated
 from sigmaff.models.potential import Potential, PotentialConfig
+from sigmaff.models.prediction import StructurePrediction
 
 __all__ = [
     "Ensemble",
@@ -12,5 +13,6 @@ __all__ = [
     "MonteCarloDropoutConfig",
     "Potential",
     "PotentialConfig",
+    "StructurePrediction",
     "Uncalibrated",
 ]

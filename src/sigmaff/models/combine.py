@@ -1,34 +1,32 @@
-"""Several predictions of the same structures as one, with σ from their spread."""
+"""Combine several predictions of the same structures into one, with σ from their spread."""
+
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, joined_or_none
+
+QUANTITIES = ("energy", "forces", "node_energy", "stress")
 
 
-def combine(predictions: list[Prediction], method: str, forces_std: ForcesStd) -> Prediction:
+def combine(predictions: list[Prediction], method: str, forces_std: ForceStdMethod) -> Prediction:
     """Mean, and by the law of total variance Var = Var(means) + Mean(variances), the first of them unbiased.
 
-    ``method`` names what made the predictions; theirs, if they have a σ of their own, is added to it. As of a single
-    potential, "none" asks for the σ of energies of structures alone.
+    Arguments:
+        method: name of what made the predictions; their own method is added to it if they have a σ of their own.
+        forces_std: "none" leaves out all σ except that of the energies of structures, as for a single potential.
     """
-    first = predictions[0]
-    energies = torch.stack([prediction.energy for prediction in predictions], dim=-1)
-    forces = torch.stack([prediction.forces for prediction in predictions], dim=-1)
-    node_energies = _stacked([prediction.node_energy for prediction in predictions])
-    stresses = _stacked([prediction.stress for prediction in predictions])
-    own, of_atoms = first.provenance, forces_std != "none"
+    own, of_atoms = predictions[0].provenance, forces_std != "none"
+    members = {name: _stacked(predictions, name) for name in QUANTITIES}
+    values: dict[str, Any] = {name: None if stack is None else stack.mean(-1) for name, stack in members.items()}
+    for name in QUANTITIES if of_atoms else ("energy",):
+        values[f"{name}_std"] = _total_std(members[name], _stacked(predictions, f"{name}_std"))
     return Prediction(
-        energy=energies.mean(-1),
-        forces=forces.mean(-1),
-        node_energy=None if node_energies is None else node_energies.mean(-1),
-        energy_std=_total_std(energies, [prediction.energy_std for prediction in predictions]),
-        forces_std=_total_std(forces, [prediction.forces_std for prediction in predictions]) if of_atoms else None,
-        node_energy_std=_total_std(node_energies, [p.node_energy_std for p in predictions]) if of_atoms else None,
-        stress=None if stresses is None else stresses.mean(-1),
-        stress_std=_total_std(stresses, [prediction.stress_std for prediction in predictions]) if of_atoms else None,
-        energy_members=energies,
-        forces_members=forces,
+        **values,
+        energy_members=members["energy"],
+        forces_members=members["forces"],
         provenance=Provenance(
             method=method if own.kind is None else f"{method} of {own.method}",
             kind="epistemic" if own.kind in (None, "epistemic") else "total",
@@ -38,15 +36,13 @@ def combine(predictions: list[Prediction], method: str, forces_std: ForcesStd) -
     )
 
 
-def _stacked(values: list[Tensor | None]) -> Tensor | None:
-    """Along a new last axis; what one lacks, the whole lacks."""
-    present = [value for value in values if value is not None]
-    return torch.stack(present, dim=-1) if len(present) == len(values) else None
+def _stacked(predictions: list[Prediction], name: str) -> Tensor | None:
+    """One quantity of all predictions along a new last axis; ``None`` if it is missing from one."""
+    return joined_or_none(partial(torch.stack, dim=-1), [getattr(prediction, name) for prediction in predictions])
 
 
-def _total_std(means: Tensor | None, stds: list[Tensor | None]) -> Tensor | None:
+def _total_std(means: Tensor | None, stds: Tensor | None) -> Tensor | None:
     if means is None:
         return None
     variance = means.var(-1, unbiased=True)
-    own = _stacked(stds)
-    return (variance if own is None else variance + own.square().mean(-1)).sqrt()
+    return (variance if stds is None else variance + stds.square().mean(-1)).sqrt()

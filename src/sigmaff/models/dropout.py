@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +13,7 @@ from sigmaff.graph import AtomicGraph, batch_graphs
 from sigmaff.models.combine import combine
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
-from sigmaff.models.prediction import ForcesStd, Prediction, concatenate, split_prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction, concatenate, split_prediction
 
 MAX_PAIRS = 20_000
 """Pairs of atoms in one batched pass, roughly: more would not be faster."""
@@ -48,26 +47,14 @@ class MonteCarloDropout(Model):
         self.train(potential.training)
 
     @property
-    def cutoff(self) -> float:
-        return self.potential.cutoff
+    def potentials(self) -> list[Potential]:
+        return [self.potential]
 
     @property
-    def elements(self) -> tuple[int, ...]:
-        return self.potential.elements
+    def n_passes(self) -> int:
+        return self.config.n_samples
 
-    @property
-    def kind(self) -> Literal["epistemic", "total"]:
-        return "epistemic" if self.potential.kind in (None, "epistemic") else "total"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.potential.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.potential.device
-
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         """Force σ is the spread of the forces, whatever way is asked for; "none" leaves it out."""
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))

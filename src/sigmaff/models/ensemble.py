@@ -1,7 +1,7 @@
 """Ensembles: potentials trained from different starts, whose disagreement is σ."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from ase.data import chemical_symbols
@@ -13,7 +13,7 @@ from sigmaff.heads import DeterministicConfig, EnergyDistribution
 from sigmaff.models.combine import combine
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
-from sigmaff.models.prediction import ForcesStd, Prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction
 
 
 class Ensemble(Model):
@@ -43,25 +43,8 @@ class Ensemble(Model):
         return [member for member in self.members if isinstance(member, Potential)]
 
     @property
-    def cutoff(self) -> float:
-        return max(member.cutoff for member in self.potentials)
-
-    @property
-    def elements(self) -> tuple[int, ...]:
-        return self.potentials[0].elements
-
-    @property
-    def kind(self) -> Literal["epistemic", "total"]:
-        kinds = {member.kind for member in self.potentials}
-        return "epistemic" if kinds <= {None, "epistemic"} else "total"
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.potentials[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.potentials[0].device
+    def n_passes(self) -> int:
+        return len(self.members)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Predict with one compiled pass through all members from now on: 1.5 to 2 times faster, after a minute or two.
@@ -73,7 +56,7 @@ class Ensemble(Model):
             raise ConfigError("only an ensemble of potentials with deterministic heads can be compiled")
         self._compiled = torch.compile(_Networks(self.potentials), dynamic=True)
 
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
         if self._compiled is None:
             predictions = [

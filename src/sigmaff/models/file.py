@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sigmaff.backbones import build_backbone
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
@@ -25,11 +24,10 @@ from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration
 from sigmaff.models.record import RunRecord
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+"""3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
-MAX_DRAWS = 2**27
-"""Random numbers behind sampled force σ (a gigabyte); they follow from the description, not from the file's size."""
 
 
 class Part(BaseModel):
@@ -39,6 +37,12 @@ class Part(BaseModel):
 
     config: PotentialConfig
     statistics: DatasetStatistics
+    dtype: Literal["float32", "float64"] | None = None  # of the network; None: a file of version 1 or 2
+
+    @classmethod
+    def of(cls, potential: Potential) -> "Part":
+        dtype: Any = str(potential.dtype).removeprefix("torch.")
+        return cls(config=potential.config, statistics=potential.statistics, dtype=dtype)
 
     @field_validator("statistics")
     @classmethod
@@ -58,7 +62,7 @@ def _readable(record: Any) -> Any:
 
 
 class Header(Part):
-    """What a model file says about itself, beside its tensors: a potential, and what is made of it."""
+    """The description of a model beside its tensors: its first potential, and how the model uses it."""
 
     format: Literal["sigmaff"] = "sigmaff"
     format_version: int = Field(default=FORMAT_VERSION, ge=1, le=FORMAT_VERSION)
@@ -95,16 +99,18 @@ def _increasing(knots: tuple[float, ...], limit: float) -> bool:
 
 def save(model: Model, path: Path | str, *, force: bool = False) -> None:
     """Write a model with its configuration, statistics, calibrations and record, whole or not at all."""
-    potentials = _potentials(model)
+    potentials = model.potentials
+    first, *others = map(Part.of, potentials)
     header = Header(
         library_version=version("sigmaff"),
-        config=potentials[0].config,
-        statistics=potentials[0].statistics,
+        config=first.config,
+        statistics=first.statistics,
+        dtype=first.dtype,
         energy_calibration=model.energy_calibration,
         forces_calibration=model.forces_calibration,
         record=model.record,
         mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
-        other_members=[Part(config=other.config, statistics=other.statistics) for other in potentials[1:]],
+        other_members=others,
     )
     tensors = {
         _prefix(number) + name: value.detach().cpu().contiguous()
@@ -137,16 +143,6 @@ def load_potential(path: Path | str, *, device: torch.device | str = "cpu") -> P
     return model
 
 
-def _potentials(model: Model) -> list[Potential]:
-    if isinstance(model, Ensemble):
-        return model.potentials
-    if isinstance(model, MonteCarloDropout):
-        return [model.potential]
-    if isinstance(model, Potential):
-        return [model]
-    raise TypeError(f"a {type(model).__name__} has no file format")
-
-
 def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
     try:
         if len(potentials) > 1:
@@ -175,7 +171,6 @@ def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[d
 
 def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
     dtype = _check_tensors(path, part, tensors)
-    _check_draws(path, part)
     potential = Potential(part.config, part.statistics)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
@@ -191,16 +186,31 @@ def read_header(path: Path | str) -> Header:
 
 def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
     if not path.is_file():
-        raise ModelFileError(f"{path}: there is no such model file")
+        raise ModelFileError(f"{path}: no such model file")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = (file.metadata() or {}).get(METADATA_KEY)
             if metadata is None:
                 raise ModelFileError(f"{path}: not a sigmaff model (a safetensors file of another program)")
             header = _parse(path, metadata)
-            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return header, tensors if header.format_version > 2 else tensors | _label_noise(header, tensors)
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: not a sigmaff model, or a damaged one ({error})") from None
+
+
+def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The noise of labels in Gaussian-process heads, which files up to format 2 have in their record."""
+    added = {}
+    for name in tensors:
+        if not name.endswith("head.log_noise") and not name.endswith("head.process.log_noise"):
+            continue
+        prefix = name.removesuffix("log_noise")
+        fit = {} if header.record.fit is None else header.record.fit.model_dump()
+        added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
+        if "noise" in fit:
+            added[name] = tensors[f"{prefix}kernel.log_scale"] + 0.5 * math.log(fit["noise"])
+    return added
 
 
 def _parse(path: Path, metadata: str) -> Header:
@@ -222,25 +232,13 @@ def _parse(path: Path, metadata: str) -> Header:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
 
 
-def _check_draws(path: Path, part: Part) -> None:
-    """Refuse a description that takes memory out of proportion to the tensors, which are known to fit it."""
-    head, n_elements = part.config.head, len(part.statistics.elements)
-    with torch.device("meta"):
-        embedding = build_backbone(part.config.backbone, part.statistics.elements, 1.0).embedding
-    if head.n_draws(embedding.n_features, n_elements) > MAX_DRAWS:
-        raise ModelFileError(
-            f"{path}: its description ({head.name} with {n_elements} elements) would take more memory for random "
-            "numbers than any model has use for; the file is damaged"
-        )
-
-
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
-    """Names, shapes, types and values, before memory is taken on the word of the description. The network's type."""
-    dtype = torch.float64 if _is_double(tensors) else torch.float32
+    """Check names, shapes, types and values before allocating memory; return the precision of the network."""
+    is_double = _has_double_backbone(tensors) if part.dtype is None else part.dtype == "float64"
+    dtype = torch.float64 if is_double else torch.float32
     try:
         with torch.device("meta"):
-            settings = part.config.model_copy(update={"head": part.config.head.without_draws()})
-            potential = Potential(settings, part.statistics)
+            potential = Potential(part.config, part.statistics)
             potential.set_precision(dtype)
             expected = potential.state_dict()
     except DataError as error:
@@ -254,11 +252,11 @@ def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.
                 f"its description needs {expected[name].dtype} {tuple(expected[name].shape)}"
             )
         if not torch.isfinite(tensor).all():
-            raise ModelFileError(f"{path}: damaged: {name} holds values that are not finite numbers")
+            raise ModelFileError(f"{path}: damaged: {name} has values that are not finite numbers")
     return dtype
 
 
-def _is_double(tensors: dict[str, Tensor]) -> bool:
+def _has_double_backbone(tensors: dict[str, Tensor]) -> bool:
     return any(tensor.dtype == torch.float64 for name, tensor in tensors.items() if name.startswith("backbone."))
 
 

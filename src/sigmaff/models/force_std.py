@@ -2,7 +2,7 @@
 
 Exact: with the tangents T_c = ∂h/∂x_c of all embeddings, Var(F_c) is the head's variance of the slope along T_c; one
 forward-mode pass for each coordinate of the largest structure serves all structures of a batch at once. Strain has
-six components whatever the size, so the variance of stress is always exact.
+six components for any size, so the variance of stress is always exact.
 Sampled: k posterior functions, drawn once with the model, are k smooth conservative energies; Var(F_c) is the mean
 square of the derivatives of their deviations from the mean: one forward pass and k batched backward passes.
 """
@@ -16,8 +16,9 @@ from torch import Tensor
 from sigmaff.backbones import Backbone
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads import ForcesWay, Head
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.graph.ops import unit_displacements
+from sigmaff.heads import Head, HeadForceStdMethod
+from sigmaff.models.prediction import ForceStdMethod
 
 TANGENT_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
@@ -26,26 +27,26 @@ ELEMENTS_PER_PAIR = 2048
 
 
 def forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForcesStd
-) -> tuple[Tensor | None, ForcesWay | None]:
+    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForceStdMethod
+) -> tuple[Tensor | None, HeadForceStdMethod | None]:
     """Variance of the normalised forces, (n_atoms, 3), and the way it was computed.
 
-    What a head has no way to compute is not there; what it has another way for is an error that names that way.
+    ``(None, None)`` if the head has no force σ; ``ConfigError`` if it does not support ``how``.
     """
-    if how == "none" or not head.forces_ways or graph.n_atoms == 0:
+    if how == "none" or not head.force_std_methods or graph.n_atoms == 0:
         return None, None
-    if how != "auto" and how not in head.forces_ways:
+    if how != "auto" and how not in head.force_std_methods:
         raise ConfigError(
             f"force σ of this {head.method} head cannot be had as {how!r}: ask for forces_std "
-            f"{' or '.join(map(repr, head.forces_ways))} (or 'auto')"
+            f"{' or '.join(map(repr, head.force_std_methods))} (or 'auto')"
         )
-    if head.forces_ways == ("by_atom",):
+    if head.force_std_methods == ("by_atom",):
         variance = head.node_variance(features, graph)
         assert variance is not None
         return variance.unsqueeze(-1).expand(-1, 3), "by_atom"
     if how == "auto":
         n_atoms = graph.atoms_per_structure()
-        cheaper_exactly = (3 * n_atoms <= head.n_samples) | ("sampled" not in head.forces_ways)
+        cheaper_exactly = (3 * n_atoms <= head.n_samples) | ("sampled" not in head.force_std_methods)
         if not cheaper_exactly.all() and cheaper_exactly.any():
             exact = exact_forces_variance(backbone, head, graph, features, int(n_atoms[cheaper_exactly].max()))
             sampled = sampled_forces_variance(backbone, head, graph, features)
@@ -81,16 +82,6 @@ def embedding_tangents(
 def _chunk(graph: AtomicGraph) -> int:
     """Derivative passes that are made at once."""
     return max(1, TANGENT_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
-
-
-def unit_displacements(turn: Tensor, n_turns: int, dtype: torch.dtype) -> Tensor:
-    """Atoms moved in turn along x, y and z, those of one turn together: (3 · n_turns, n_atoms, 3).
-
-    An atom whose ``turn`` (n_atoms,) is not below ``n_turns`` stays where it is.
-    """
-    moves = turn == torch.arange(n_turns, device=turn.device)[:, None]
-    axes = torch.eye(3, dtype=dtype, device=turn.device)
-    return (moves[:, None, :, None] * axes[None, :, None, :]).flatten(0, 1)
 
 
 def exact_forces_variance(

@@ -1,16 +1,32 @@
 """What every model is that can be saved, loaded, calibrated and put to work."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import torch
-from torch import nn
+from ase import Atoms
+from torch import Tensor, nn
 
+from sigmaff.data import GraphDataset, LabelledStructures, require_elements
 from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
-from sigmaff.models.prediction import Calibration, ForcesStd, Prediction, calibrated
+from sigmaff.models.prediction import (
+    Calibration,
+    ForceStdMethod,
+    Prediction,
+    StdKind,
+    StructurePrediction,
+    calibrated,
+    split_prediction,
+    structure_prediction,
+)
 from sigmaff.models.record import RunRecord
+
+if TYPE_CHECKING:
+    from sigmaff.models.potential import Potential
 
 
 class Model(nn.Module, ABC):
@@ -24,29 +40,40 @@ class Model(nn.Module, ABC):
 
     @property
     @abstractmethod
+    def potentials(self) -> list["Potential"]:
+        """The networks that it consists of: one, or the members of an ensemble."""
+
+    @property
+    @abstractmethod
+    def n_passes(self) -> int:
+        """How many times a prediction runs a network."""
+
+    @property
     def cutoff(self) -> float:
         """Radius in Å within which graphs for this model hold all pairs."""
+        return max(potential.cutoff for potential in self.potentials)
 
     @property
-    @abstractmethod
     def elements(self) -> tuple[int, ...]:
         """Atomic numbers that it was trained on, in order."""
+        return self.potentials[0].elements
 
     @property
-    @abstractmethod
-    def kind(self) -> Literal["epistemic", "aleatoric", "total"] | None:
-        """What its σ is; ``None`` where it has none."""
+    def kind(self) -> StdKind | None:
+        """What its σ is; ``None`` if it has none. Repeated predictions add an epistemic σ to that of the potentials."""
+        kinds = {potential.kind for potential in self.potentials}
+        return "epistemic" if kinds <= {None, "epistemic"} else "total"
 
     @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        return self.potentials[0].dtype
 
     @property
-    @abstractmethod
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        return self.potentials[0].device
 
     def predict_raw(
-        self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto", unseen_elements: bool = False
+        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", unseen_elements: bool = False
     ) -> Prediction:
         """Energies, forces and the method's own σ in eV and Å, before calibration; as in evaluation mode.
 
@@ -67,7 +94,7 @@ class Model(nn.Module, ABC):
                 self.train()
 
     @abstractmethod
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         """As ``predict_raw``, called in evaluation mode, without gradients of weights; references not known are 0."""
 
     def _without_energies(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
@@ -76,18 +103,71 @@ class Model(nn.Module, ABC):
         unseen = ~torch.isin(numbers, torch.tensor(self.elements, device=self.device))
         lost = torch.zeros_like(prediction.energy, dtype=torch.bool)
         lost[graph.structure_index.to(self.device)[unseen]] = True
-        node_energy, members = prediction.node_energy, prediction.energy_members
-        return replace(
-            prediction,
-            energy=prediction.energy.masked_fill(lost, torch.nan),
-            node_energy=None if node_energy is None else node_energy.masked_fill(unseen, torch.nan),
-            energy_members=None if members is None else members.masked_fill(lost[:, None], torch.nan),
-        )
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
-        """Energies, forces and calibrated σ in eV and Å."""
-        raw = self.predict_raw(graph, forces_std=forces_std)
-        return calibrated(raw, self.energy_calibration, self.forces_calibration)
+        def masked(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
+            if not about["absolute"]:
+                return tensor
+            mask = lost if about["per"] == "structure" else unseen
+            return tensor.masked_fill(mask.view(-1, *[1] * (tensor.ndim - 1)), torch.nan)
+
+        return prediction.with_each(masked)
+
+    @overload
+    def predict(self, structures: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction: ...
+
+    @overload
+    def predict(
+        self, structures: Sequence[Atoms], /, *, forces_std: ForceStdMethod = "auto", batch_size: int = 32
+    ) -> list[StructurePrediction]: ...
+
+    @overload
+    def predict(
+        self, structures: Atoms, /, *, forces_std: ForceStdMethod = "auto", batch_size: int = 32
+    ) -> StructurePrediction: ...
+
+    def predict(
+        self,
+        structures: AtomicGraph | Atoms | Sequence[Atoms],
+        /,
+        *,
+        forces_std: ForceStdMethod = "auto",
+        batch_size: int = 32,
+    ) -> Prediction | StructurePrediction | list[StructurePrediction]:
+        """Energies, forces and calibrated σ in eV and Å.
+
+        Arguments:
+            structures: an ASE structure gives one ``StructurePrediction`` (NumPy), a sequence a list of them, and an
+                ``AtomicGraph`` one ``Prediction`` (tensors) for the whole batch.
+            forces_std: how to compute force σ; see ``ForceStdMethod``.
+            batch_size: structures predicted at once, at most; fewer if they are large.
+        """
+        if isinstance(structures, AtomicGraph):
+            raw = self.predict_raw(structures, forces_std=forces_std)
+            return calibrated(raw, self.energy_calibration, self.forces_calibration)
+        if isinstance(structures, Atoms):
+            return self._predict_all([structures], forces_std, batch_size)[0]
+        return self._predict_all(structures, forces_std, batch_size)
+
+    def _predict_all(
+        self, structures: Sequence[Atoms], forces_std: ForceStdMethod, batch_size: int
+    ) -> list[StructurePrediction]:
+        if not structures:
+            return []
+        given = LabelledStructures(
+            structures=tuple(structures),
+            energy=None,
+            forces=None,
+            source="structures",
+            frame_index=np.arange(len(structures)),
+        )
+        require_elements(given, self.elements)
+        dataset = GraphDataset(given, self.cutoff, self.dtype)
+        found: list[StructurePrediction] = []
+        for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
+            graph, _ = dataset.batch(indices)
+            prediction = self.predict(graph, forces_std=forces_std)
+            found += map(structure_prediction, split_prediction(prediction, graph))
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,5 +181,5 @@ class Uncalibrated:
     def cutoff(self) -> float:
         return self.model.cutoff
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction:
+    def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction:
         return self.model.predict_raw(graph, forces_std=forces_std, unseen_elements=self.unseen_elements)

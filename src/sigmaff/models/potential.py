@@ -16,7 +16,7 @@ from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.models.force_std import forces_variance, virial_variance
 from sigmaff.models.model import Model
-from sigmaff.models.prediction import ForcesStd, Prediction, Provenance
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
 
 
 class PotentialConfig(BaseModel):
@@ -49,6 +49,14 @@ class Potential(Model):
         self._references = _reference_table(statistics)
         self._anchor: Tensor
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
+
+    @property
+    def potentials(self) -> list["Potential"]:
+        return [self]
+
+    @property
+    def n_passes(self) -> int:
+        return 1
 
     @property
     def cutoff(self) -> float:
@@ -125,7 +133,7 @@ class Potential(Model):
             forces = (labels.forces / self.statistics.scale).to(self.dtype)
         return energy, forces
 
-    def compute(self, graph: AtomicGraph, forces_std: ForcesStd, *, unseen_elements: bool) -> Prediction:
+    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             distribution, features, forces, virial = self.derivatives(graph)
@@ -145,7 +153,10 @@ class Potential(Model):
         )
 
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
-        """The graph on the model's device, in its precision, with what the backbone needs; all its elements known."""
+        """Move the graph to the model's device and precision, and add the indices that the backbone needs.
+
+        An unknown element is an error unless ``unseen_elements``.
+        """
         if not unseen_elements:
             self._require_known(graph)
         return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))

@@ -1,7 +1,8 @@
 """The central types of output: what a model predicts, what its σ means, and how σ was calibrated."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +12,37 @@ from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
 
-ForcesStd = Literal["auto", "exact", "sampled", "none"]
-"""How force σ is computed: every coordinate exactly, from posterior function samples, or whichever of the two is
-cheaper for the largest structure of the batch. "none": no σ of single atoms at all, neither of forces nor of energies,
-only that of the whole structure's energy, which costs least.
-A prediction may also come with force σ from the spread of its members (ensembles and dropout), or with one number for
-each atom in place of one for each component (latent distances): these methods know no other way, and take "auto"."""
+FloatArray = npt.NDArray[np.float64]
+
+ForceStdMethod = Literal["auto", "exact", "sampled", "none"]
+"""How to compute force σ.
+
+"exact": every coordinate. "sampled": from posterior function samples. "auto": the cheaper of the two for the largest
+structure of the batch. "none": only the energy σ of whole structures, no σ of single atoms; this costs least.
+Ensembles and dropout (spread of members) and latent distances (one value per atom) have one way only: use "auto".
+"""
+
+StdKind = Literal["epistemic", "aleatoric", "total"]
+STD_KINDS: dict[StdKind | None, str] = {
+    "epistemic": "epistemic: what the model cannot know for want of data, without the noise of labels",
+    "aleatoric": "aleatoric: the noise of labels, without what the model cannot know",
+    "total": "total: what the model cannot know, and the noise of labels",
+    None: "none: the method gives no σ",
+}
+Covariance = Literal["full", "diagonal"]
+COVARIANCES: dict[Covariance | None, str] = {
+    "full": "full: errors of the atoms of a structure may be correlated",
+    "diagonal": "diagonal: errors of atoms are taken as independent",
+    None: "–",
+}
+ForceStdSource = Literal["exact", "sampled", "members", "by_atom"]
+FORCE_STD_SOURCES: dict[ForceStdSource | None, str] = {
+    "exact": "exact",
+    "sampled": "estimated from posterior function samples",
+    "members": "spread of the members of an ensemble, or of samples with dropout",
+    "by_atom": "one value for each atom, the same for its three components",
+    None: "not estimated",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,37 +50,72 @@ class Provenance:
     """What the σ of a prediction is."""
 
     method: str  # "deterministic", "lnk", ...
-    kind: Literal["epistemic", "aleatoric", "total"] | None = None  # None: the method has no σ
-    covariance: Literal["full", "diagonal"] | None = None  # between the atoms of a structure
-    forces_std: Literal["exact", "sampled", "members", "by_atom"] | None = None  # see ``ForcesStd``
+    kind: StdKind | None = None  # None: the method has no σ
+    covariance: Covariance | None = None  # between the atoms of a structure
+    forces_std: ForceStdSource | None = None
     calibration: str | None = None  # None: raw
+
+
+def _per(
+    unit: Literal["structure", "atom"], *, std: Literal["energy", "forces"] | None = None, absolute: bool = False
+) -> dict[str, Any]:
+    """What the first axis counts, which calibration rescales it, and whether it contains reference energies."""
+    return {"per": unit, "calibration": std, "absolute": absolute}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Energies, forces and their standard deviations, in eV and Å. ``None`` means not estimated, never zero."""
+    """Energies, forces and their standard deviations, in eV and Å. ``None`` means not estimated, never zero.
 
-    energy: Tensor  # (n_structures,) float64
-    forces: Tensor  # (n_atoms, 3)
-    node_energy: Tensor | None = None  # (n_atoms,) float64; None where energies are not sums over atoms
-    energy_std: Tensor | None = None  # (n_structures,)
-    forces_std: Tensor | None = None  # (n_atoms, 3)
-    node_energy_std: Tensor | None = None  # (n_atoms,)
-    stress: Tensor | None = None  # (n_structures, 3, 3) eV/Å³, ASE's sign, for structures with a periodic cell
-    stress_std: Tensor | None = None  # (n_structures, 3, 3)
-    energy_members: Tensor | None = None  # (n_structures, n_members) of an ensemble, or of samples
-    forces_members: Tensor | None = None  # (n_atoms, 3, n_members)
+    Shapes are (n_structures, ...) or (n_atoms, ...), as the metadata of a field says: a number for each energy, 3
+    components for forces, 3 × 3 for stress; members and samples are the last axis. Energies are float64.
+    """
+
+    energy: Tensor = field(metadata=_per("structure", absolute=True))
+    forces: Tensor = field(metadata=_per("atom"))
+    node_energy: Tensor | None = field(default=None, metadata=_per("atom", absolute=True))  # None: no sum over atoms
+    energy_std: Tensor | None = field(default=None, metadata=_per("structure", std="energy"))
+    forces_std: Tensor | None = field(default=None, metadata=_per("atom", std="forces"))
+    node_energy_std: Tensor | None = field(default=None, metadata=_per("atom", std="energy"))
+    stress: Tensor | None = field(default=None, metadata=_per("structure"))  # eV/Å³, ASE's sign; NaN without a cell
+    stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="forces"))
+    energy_members: Tensor | None = field(default=None, metadata=_per("structure", absolute=True))
+    forces_members: Tensor | None = field(default=None, metadata=_per("atom"))
+    provenance: Provenance
+
+    def with_each(self, change: Callable[[Tensor, Mapping[str, Any]], Tensor]) -> "Prediction":
+        """A copy with every tensor replaced by ``change(tensor, metadata of its field)``."""
+        changed: dict[str, Any] = {
+            item.name: change(value, item.metadata)
+            for item in fields(self)
+            if isinstance(value := getattr(self, item.name), Tensor)
+        }
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StructurePrediction:
+    """The prediction of one structure as numbers and NumPy arrays. ``None`` means not estimated, never zero."""
+
+    energy: float  # eV
+    forces: FloatArray  # (n_atoms, 3) eV/Å
+    energy_std: float | None  # eV
+    forces_std: FloatArray | None  # (n_atoms, 3) eV/Å
+    node_energy: FloatArray | None  # (n_atoms,) eV
+    node_energy_std: FloatArray | None  # (n_atoms,) eV
+    stress: FloatArray | None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
+    stress_std: FloatArray | None  # (3, 3) eV/Å³
     provenance: Provenance
 
 
 @runtime_checkable
 class Predictor(Protocol):
-    """All that evaluation, simulation, reports and the command line know of a model."""
+    """All that evaluation, simulation, reports and the command line know about a model."""
 
     @property
     def cutoff(self) -> float: ...
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForcesStd = "auto") -> Prediction: ...
+    def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,68 +147,68 @@ UNCALIBRATED = Calibration(method="none", scale=1.0, n_samples=0)
 def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calibration | None) -> Prediction:
     """The prediction with its σ rescaled.
 
-    Energy and per-atom energy share one calibration; so do forces and stress, both slopes of the energy.
+    Energy and per-atom energy share one calibration; so do forces and stress, both derivatives of the energy.
     """
-    if energy is None and forces is None:
+    known = {name: item for name, item in (("energy", energy), ("forces", forces)) if item is not None}
+    if not known:
         return prediction
 
-    def scaled(std: Tensor | None, calibration: Calibration | None) -> Tensor | None:
-        return std if std is None or calibration is None else std * calibration.scale
+    def scaled(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
+        calibration = known.get(about["calibration"])
+        return tensor if calibration is None else tensor * calibration.scale
 
-    methods = sorted({calibration.method for calibration in (energy, forces) if calibration is not None})
-    return replace(
-        prediction,
-        energy_std=scaled(prediction.energy_std, energy),
-        node_energy_std=scaled(prediction.node_energy_std, energy),
-        forces_std=scaled(prediction.forces_std, forces),
-        stress_std=scaled(prediction.stress_std, forces),
-        provenance=replace(prediction.provenance, calibration="+".join(methods)),
-    )
+    methods = "+".join(sorted({calibration.method for calibration in known.values()}))
+    return replace(prediction.with_each(scaled), provenance=replace(prediction.provenance, calibration=methods))
 
 
 def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:
     """One prediction for each structure of a batch."""
-    n_atoms = graph.atoms_per_structure().tolist()
-    first_atom = [sum(n_atoms[:index]) for index in range(graph.n_structures)]
-
-    def part(values: Tensor | None, start: int, count: int) -> Tensor | None:
-        return None if values is None else values[start : start + count]
-
+    last_atom = graph.atoms_per_structure().cumsum(0).tolist()
     return [
-        replace(
-            prediction,
-            energy=prediction.energy[index : index + 1],
-            forces=prediction.forces[start : start + count],
-            node_energy=part(prediction.node_energy, start, count),
-            energy_std=part(prediction.energy_std, index, 1),
-            forces_std=part(prediction.forces_std, start, count),
-            node_energy_std=part(prediction.node_energy_std, start, count),
-            stress=part(prediction.stress, index, 1),
-            stress_std=part(prediction.stress_std, index, 1),
-            energy_members=part(prediction.energy_members, index, 1),
-            forces_members=part(prediction.forces_members, start, count),
-        )
-        for index, (start, count) in enumerate(zip(first_atom, n_atoms, strict=True))
+        _rows(prediction, {"structure": slice(index, index + 1), "atom": slice(start, stop)})
+        for index, (start, stop) in enumerate(zip([0, *last_atom], last_atom, strict=False))
     ]
 
 
-def concatenate(predictions: list[Prediction]) -> Prediction:
-    """Join predictions of consecutive batches; a σ that one of them lacks, the whole lacks."""
+def _rows(prediction: Prediction, rows: Mapping[str, slice]) -> Prediction:
+    return prediction.with_each(lambda tensor, about: tensor[rows[about["per"]]])
 
-    def joined(name: str) -> Tensor | None:
-        values = [getattr(prediction, name) for prediction in predictions]
-        return None if any(value is None for value in values) else torch.cat(values)
 
-    return replace(
-        predictions[0],
-        energy=torch.cat([p.energy for p in predictions]),
-        forces=torch.cat([p.forces for p in predictions]),
-        node_energy=joined("node_energy"),
-        energy_std=joined("energy_std"),
-        forces_std=joined("forces_std"),
-        node_energy_std=joined("node_energy_std"),
-        stress=joined("stress"),
-        stress_std=joined("stress_std"),
-        energy_members=joined("energy_members"),
-        forces_members=joined("forces_members"),
+def structure_prediction(prediction: Prediction) -> StructurePrediction:
+    """The prediction of a single structure as NumPy arrays."""
+    return StructurePrediction(
+        energy=prediction.energy.item(),
+        forces=prediction.forces.double().cpu().numpy(),
+        energy_std=None if prediction.energy_std is None else prediction.energy_std.item(),
+        forces_std=_array(prediction.forces_std),
+        node_energy=_array(prediction.node_energy),
+        node_energy_std=_array(prediction.node_energy_std),
+        stress=_stress(prediction.stress),
+        stress_std=_stress(prediction.stress_std),
+        provenance=prediction.provenance,
     )
+
+
+def _array(tensor: Tensor | None) -> FloatArray | None:
+    return None if tensor is None else tensor.double().cpu().numpy()
+
+
+def _stress(tensor: Tensor | None) -> FloatArray | None:
+    """NaN marks a structure without a periodic cell in a batch that has some."""
+    return None if tensor is None or tensor.isnan().any() else _array(tensor[0])
+
+
+def concatenate(predictions: list[Prediction]) -> Prediction:
+    """Join predictions of consecutive batches; a quantity that is missing from one is missing from the result."""
+    joined: dict[str, Any] = {
+        item.name: joined_or_none(torch.cat, [getattr(prediction, item.name) for prediction in predictions])
+        for item in fields(Prediction)
+        if "per" in item.metadata
+    }
+    return replace(predictions[0], **joined)
+
+
+def joined_or_none(join: Callable[[list[Tensor]], Tensor], values: list[Tensor | None]) -> Tensor | None:
+    """The tensors joined; ``None`` if one of them is missing."""
+    present = [value for value in values if value is not None]
+    return join(present) if len(present) == len(values) else None

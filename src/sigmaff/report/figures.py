@@ -6,7 +6,6 @@ Colours are from the Okabe-Ito set, so that they are told apart with any colour 
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -19,8 +18,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from sigmaff.errors import DataError
 from sigmaff.evaluation.evaluate import Evaluation
-from sigmaff.evaluation.metrics import auroc, calibration_score, mae, observed_coverage, retention_curve, rmse
-from sigmaff.models.prediction import UNCALIBRATED, Calibration
+from sigmaff.evaluation.metrics import auroc, mae, retention_curve, rmse
+from sigmaff.evaluation.samples import Sample
+from sigmaff.models.prediction import UNCALIBRATED
 
 Array = npt.NDArray[np.float64]
 Panel = Callable[[Axes], None]
@@ -56,61 +56,15 @@ STYLE: dict[Any, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """One kind of label of an evaluation, flattened to (n_samples,): energies, or force components."""
-
-    name: str
-    unit: str
-    error: Array
-    std_raw: Array | None  # None: no σ
-    calibration: Calibration
-
-    def rated(self, calibration: Calibration) -> tuple[Array, Array]:
-        """Errors and calibrated σ of the samples with σ > 0; a force that vanishes by symmetry has σ = 0."""
-        assert self.std_raw is not None
-        positive = self.std_raw > 0
-        return self.error[positive], calibration.scale * self.std_raw[positive]
-
-
-def energies(evaluation: Evaluation) -> Quantity | None:
-    """Total energies; ``None`` without energy labels."""
-    if evaluation.energy_error is None:
-        return None
-    std_raw = _known(evaluation.energy_std_raw)
-    calibration = evaluation.energy_calibration
-    return Quantity(name="energy", unit="eV", error=evaluation.energy_error, std_raw=std_raw, calibration=calibration)
-
-
-def forces(evaluation: Evaluation) -> Quantity | None:
-    """Force components; ``None`` without force labels."""
-    if evaluation.forces_error is None:
-        return None
-    error, std_raw = evaluation.forces_error.ravel(), _known(evaluation.forces_std_raw)
-    calibration = evaluation.forces_calibration
-    return Quantity(name="force", unit="eV/Å", error=error, std_raw=std_raw, calibration=calibration)
-
-
-def _known(std_raw: Array | None) -> Array | None:
-    """σ as one row; ``None`` if it is nowhere above 0, for nothing can be measured of it then."""
-    return None if std_raw is None or not (std_raw > 0).any() else std_raw.ravel()
-
-
-def structure_rms(evaluation: Evaluation, per_atom: Array) -> Array:
-    """Root mean square over the atoms and components of each structure: (n_atoms, 3) -> (n_structures,)."""
-    square = np.bincount(evaluation.structure_index, (per_atom**2).mean(axis=1), evaluation.n_structures)
-    return np.asarray(np.sqrt(square / evaluation.atoms_per_structure))
-
-
 def energy_std_per_atom(evaluation: Evaluation) -> Array | None:
-    """Energy σ over the number of atoms, meV/atom."""
-    std = evaluation.energy_std
-    return None if std is None else 1e3 * std / evaluation.atoms_per_structure
+    """Calibrated energy σ over the number of atoms, meV/atom."""
+    std = evaluation.per_atom(evaluation.energy_std)
+    return None if std is None else 1e3 * std
 
 
 def forces_std_rms(evaluation: Evaluation) -> Array | None:
-    """Force σ of each structure, eV/Å."""
-    return None if evaluation.forces_std is None else structure_rms(evaluation, evaluation.forces_std)
+    """Calibrated force σ of each structure, eV/Å."""
+    return evaluation.structure_rms(evaluation.forces_std)
 
 
 def subsample(n: int, limit: int = MAX_POINTS) -> npt.NDArray[np.int64]:
@@ -155,22 +109,20 @@ def _draw_parity(axes: Axes, true: Array, predicted: Array, label: str, unit: st
     axes.set_title(f"MAE {mae(predicted - true):.3g}, RMSE {rmse(predicted - true):.3g} {unit}")
 
 
-def draw_calibration(axes: Axes, quantity: Quantity) -> None:
+def draw_calibration(axes: Axes, sample: Sample) -> None:
     """Observed against expected coverage of central intervals, for raw and calibrated σ."""
     axes.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle="--", label="ideal", zorder=3)
-    is_raw = quantity.calibration == UNCALIBRATED
-    curves = [(UNCALIBRATED, GREY, "raw σ")] + ([] if is_raw else [(quantity.calibration, BLUE, "calibrated σ")])
-    for calibration, color, name in curves:
-        _draw_coverage(axes, quantity, calibration, color, name)
+    _draw_coverage(axes, sample.uncalibrated, GREY, "raw σ")
+    if sample.calibration != UNCALIBRATED:
+        _draw_coverage(axes, sample, BLUE, "calibrated σ")
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="expected coverage", ylabel="observed coverage")
-    axes.set_title(f"{quantity.name}: central intervals")
+    axes.set_title(f"{sample.name}: central intervals")
     axes.legend(loc="upper left", title="calibration score", alignment="left", title_fontsize=8.0)
 
 
-def draw_std_versus_error(axes: Axes, quantity: Quantity, ood: Quantity | None) -> None:
+def draw_std_versus_error(axes: Axes, sample: Sample, ood: Sample | None) -> None:
     """Density of |error| over σ, and the rms error in bins of σ: on the line where σ is right."""
-    error, std = quantity.rated(quantity.calibration)
-    size = np.abs(error)
+    size, std = sample.sizes, sample.std
     drawn = size > max(0.01 * float(np.median(size)), TINY)  # the logarithm of chance hits says nothing
     axes.set(xscale="log", yscale="log")
     axes.hexbin(
@@ -186,18 +138,18 @@ def draw_std_versus_error(axes: Axes, quantity: Quantity, ood: Quantity | None) 
         linewidths=0.1,
         rasterized=True,
     )
-    _draw_binned(axes, error, std, INK, "rms error, in distribution")
-    if ood is not None and ood.std_raw is not None:
-        _draw_binned(axes, *ood.rated(ood.calibration), ORANGE, "rms error, out of distribution")
+    _draw_binned(axes, sample, INK, "rms error, in distribution")
+    if ood is not None:
+        _draw_binned(axes, ood, ORANGE, "rms error, out of distribution")
     ends = np.array(axes.get_xlim())
-    width = float(quantity.calibration.multiplier(0.95))
+    width = float(sample.calibration.multiplier(0.95))
     axes.plot(ends, ends, color=INK, linewidth=0.9, label="rms error = σ (ideal)")
     if np.isfinite(width):
         axes.plot(ends, width * ends, color=GREY, linewidth=0.9, linestyle="--", label="95 % lie below (ideal)")
     axes.set(
         xlim=ends,
-        xlabel=f"{quantity.name} σ ({quantity.unit})",
-        ylabel=f"|{quantity.name} error| ({quantity.unit})",
+        xlabel=f"{sample.name} σ ({sample.unit})",
+        ylabel=f"|{sample.name} error| ({sample.unit})",
     )
     _plain_ticks(axes.xaxis, *axes.get_xlim())
     _plain_ticks(axes.yaxis, *axes.get_ylim())
@@ -235,16 +187,15 @@ def draw_retention(axes: Axes, error: Array, std: Array, label: str) -> None:
     axes.legend(loc="upper left")
 
 
-def _draw_coverage(axes: Axes, quantity: Quantity, calibration: Calibration, color: str, name: str) -> None:
-    error, std = quantity.rated(calibration)
+def _draw_coverage(axes: Axes, sample: Sample, color: str, name: str) -> None:
     expected = np.linspace(0.0, 1.0, 101)
-    score = calibration_score(error, std, calibration)
-    observed = observed_coverage(error, std, expected, calibration)
-    axes.plot(expected, observed, color=color, linewidth=1.8, label=f"{name}: {score:.3f}")
+    label = f"{name}: {sample.calibration_score():.3f}"
+    axes.plot(expected, sample.coverage(expected), color=color, linewidth=1.8, label=label)
 
 
-def _draw_binned(axes: Axes, error: Array, std: Array, color: str, name: str) -> None:
+def _draw_binned(axes: Axes, sample: Sample, color: str, name: str) -> None:
     """Rms error over rms σ in bins of equal count along σ."""
+    error, std = sample.errors, sample.std
     bins = [members for members in np.array_split(np.argsort(std, kind="stable"), N_BINS) if members.size]
     points = np.array([(rmse(std[members]), rmse(error[members])) for members in bins])
     axes.plot(*points.T, "o-", color=color, markersize=4, linewidth=0.8, label=name)
@@ -289,13 +240,12 @@ def to_svg(figure: Figure, name: str) -> str:
 
 def readme_figure(evaluation: Evaluation, ood: Evaluation) -> Figure:
     """Force parity, calibration of the force σ, and σ in and out of distribution, side by side on white."""
-    quantity, std = forces(evaluation), forces_std_rms(evaluation)
-    std_ood = forces_std_rms(ood)
-    if quantity is None or std is None or std_ood is None:
+    sample, std, std_ood = evaluation.samples.get("forces"), forces_std_rms(evaluation), forces_std_rms(ood)
+    if sample is None or std is None or std_ood is None:
         raise DataError("the README figure needs force labels, and force σ of both data sets")
     figure = new_figure(
         lambda axes: draw_force_parity(axes, evaluation),
-        lambda axes: draw_calibration(axes, quantity),
+        lambda axes: draw_calibration(axes, sample),
         lambda axes: draw_std_histogram(axes, std, std_ood, FORCE_STD_LABEL),
         width=4.2,
         height=3.9,

@@ -1,10 +1,10 @@
-"""What a report says of the model itself."""
+"""What a report says about the model itself."""
 
 from dataclasses import asdict
 
 from ase.data import chemical_symbols
 
-from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
+from sigmaff.models import Model, MonteCarloDropout
 
 FROM_RECORD = {"training", "fit", "head_training", "members", "date", "machine", "versions"}
 
@@ -25,13 +25,11 @@ def model_facts(model: Model) -> dict[str, object]:
 
 
 def _made_of(model: Model) -> dict[str, object]:
-    if isinstance(model, Ensemble):
-        return {"ensemble": f"{len(model.potentials)} members", **_made_of(model.potentials[0])}
-    if isinstance(model, MonteCarloDropout):
-        return {"sampling": model.config.model_dump(), **_made_of(model.potential)}
-    assert isinstance(model, Potential)
+    first, n_members = model.potentials[0], len(model.potentials)
     return {
-        "backbone": model.config.backbone.model_dump(),
-        "head": model.config.head.model_dump(),
-        "training structures": model.statistics.n_structures,
+        **({"ensemble": f"{n_members} members"} if n_members > 1 else {}),
+        **({"sampling": model.config.model_dump()} if isinstance(model, MonteCarloDropout) else {}),
+        "backbone": first.config.backbone.model_dump(),
+        "head": first.config.head.model_dump(),
+        "training structures": first.statistics.n_structures,
     }

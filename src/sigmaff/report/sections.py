@@ -7,10 +7,11 @@ from functools import partial
 from markupsafe import Markup
 
 from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.samples import Quantity
 from sigmaff.report import figures
-from sigmaff.report.figures import Panel, Quantity
+from sigmaff.report.figures import Panel
 
-PLURALS = {"energy": "energies", "force": "forces"}
+PLURALS: dict[Quantity, str] = {"energy": "energies", "forces": "forces"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,70 +73,52 @@ def _missing_labels(evaluation: Evaluation) -> Iterable[str]:
         yield "There are no force labels: force errors cannot be shown."
 
 
-def _rated(evaluation: Evaluation) -> tuple[list[Quantity], tuple[str, ...]]:
-    """The quantities with labels and σ, and a remark on those without."""
-    found = (figures.energies(evaluation), figures.forces(evaluation))
-    rated = [item for item in found if item is not None and item.std_raw is not None]
-    names = {item.name for item in rated}
-    missing = " and ".join(plural for name, plural in PLURALS.items() if name not in names)
-    return rated, (f"Not shown for {missing}: there is no σ, or no label to compare with.",) if missing else ()
+def _without_sample(evaluation: Evaluation) -> tuple[str, ...]:
+    """A remark on the quantities without labels or σ."""
+    missing = " and ".join(plural for name, plural in PLURALS.items() if name not in evaluation.samples)
+    return (f"Not shown for {missing}: there is no σ, or no label to compare with.",) if missing else ()
 
 
 def _calibration(evaluation: Evaluation) -> Section:
-    rated, remarks = _rated(evaluation)
     caption = "How many {} errors lie within the interval that should hold the share on the horizontal axis."
     return Section(
         heading="Do the error bars hold?",
         lead="Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect.",
         cards=tuple(
-            _card(f"{q.name}-calibration", partial(figures.draw_calibration, quantity=q), caption.format(q.name))
-            for q in rated
+            _card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), caption.format(s.name))
+            for s in evaluation.samples.values()
         ),
-        remarks=remarks,
+        remarks=_without_sample(evaluation),
     )
 
 
 def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
-    rated, remarks = _rated(evaluation)
-    others = {} if ood is None else {q.name: q for q in _rated(ood)[0]}
+    samples, others = evaluation.samples, {} if ood is None else ood.samples
     caption = "Shade: density of {} errors in distribution. Points: rms error of samples of similar σ."
     cards = [
         _card(
-            f"{q.name}-ranking",
-            partial(figures.draw_std_versus_error, quantity=q, ood=others.get(q.name)),
-            caption.format(q.name),
+            f"{s.name}-ranking",
+            partial(figures.draw_std_versus_error, sample=s, ood=others.get(s.quantity)),
+            caption.format(s.name),
         )
-        for q in rated
+        for s in samples.values()
     ]
-    cards += [
-        _card(
-            f"{name}-retention",
-            partial(figures.draw_retention, error=error, std=std, label=label),
-            f"The {name} error left if the structures of largest σ are computed by the reference method.",
-        )
-        for name, error, std, label in _by_structure(evaluation)
-        if any(q.name == name for q in rated)
-    ]
+    rms = evaluation.structure_rms
+    by_structure = (
+        ("energy", evaluation.energy_error, evaluation.energy_std, "|energy error| (eV)"),
+        ("force", rms(evaluation.forces_error), rms(evaluation.forces_std), "rms force error (eV/Å)"),
+    )
+    for name, error, std, label in by_structure:
+        if error is not None and std is not None and any(sample.name == name for sample in samples.values()):
+            panel = partial(figures.draw_retention, error=error, std=std, label=label)
+            words = f"The {name} error left if the structures of largest σ are computed by the reference method."
+            cards.append(_card(f"{name}-retention", panel, words))
     return Section(
         heading="Does σ point at the errors?",
         lead="Where σ is right, the root mean square error of samples with that σ is σ.",
         cards=tuple(cards),
-        remarks=remarks,
+        remarks=_without_sample(evaluation),
     )
-
-
-def _by_structure(evaluation: Evaluation) -> Iterable[tuple[str, figures.Array, figures.Array, str]]:
-    """Name, error and σ of each structure, and what the error is, for energies and forces where known."""
-    if evaluation.energy_error is not None and evaluation.energy_std is not None:
-        yield "energy", evaluation.energy_error, evaluation.energy_std, "|energy error| (eV)"
-    std = figures.forces_std_rms(evaluation)
-    if evaluation.forces_error is not None and std is not None:
-        yield (
-            "force",
-            figures.structure_rms(evaluation, evaluation.forces_error),
-            std,
-            "rms force error (eV/Å)",
-        )
 
 
 def _detection(evaluation: Evaluation, ood: Evaluation | None) -> Section:

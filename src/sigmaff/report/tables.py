@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import Summary
-from sigmaff.models.prediction import Calibration
+from sigmaff.models.prediction import COVARIANCES, FORCE_STD_SOURCES, STD_KINDS, Calibration
 
 BLANK = "–"
 
@@ -152,27 +152,11 @@ def _shown(measure: Measure, value: object) -> str:
 def meaning_of_std(evaluation: Evaluation) -> dict[str, str]:
     """What the σ of this evaluation is, in words."""
     provenance = evaluation.provenance
-    kinds = {
-        "epistemic": "epistemic: what the model cannot know for lack of data, without the noise of labels",
-        "aleatoric": "aleatoric: the noise of labels, without what the model cannot know",
-        "total": "total: what the model cannot know, and the noise of labels",
-        None: "none: the method gives no σ",
-    }
-    covariances = {
-        "full": "full: errors of the atoms of a structure may go together",
-        "diagonal": "diagonal: errors of atoms are taken as independent",
-        None: BLANK,
-    }
-    sources = {
-        "exact": "exact",
-        "sampled": "estimated from posterior function samples",
-        None: "not estimated",
-    }
     return {
         "Method": provenance.method,
-        "Kind of σ": kinds[provenance.kind],
-        "Covariance between atoms": covariances[provenance.covariance],
-        "Force σ": sources[provenance.forces_std],
+        "Kind of σ": STD_KINDS[provenance.kind],
+        "Covariance between atoms": COVARIANCES[provenance.covariance],
+        "Force σ": FORCE_STD_SOURCES[provenance.forces_std],
         "Calibration of energies": _calibration_words(evaluation.energy_calibration),
         "Calibration of forces": _calibration_words(evaluation.forces_calibration),
     }

@@ -87,7 +87,7 @@ class RunConfig(BaseModel):
             raise ValueError(
                 "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
             )
-        if self.backbone_from is not None and head.trained == "with_backbone":
+        if self.backbone_from is not None and not head.takes_backbone:
             raise ValueError(
                 f"backbone_from: the {head.name} head is trained with its backbone from scratch; leave it out"
             )

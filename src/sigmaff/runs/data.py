@@ -10,11 +10,11 @@ from sigmaff.data import (
     compute_statistics,
     read_structures,
     reference_energies,
+    require_elements,
     split_structures,
 )
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.calibration import MIN_SAMPLES
-from sigmaff.evaluation.datasets import require_elements
 from sigmaff.runs.config import RunConfig
 
 
@@ -52,9 +52,8 @@ def split_data(structures: LabelledStructures, split: Split, config: RunConfig) 
     test = GraphDataset(structures.subset(split.test), cutoff) if len(split.test) else None
     for part in (validation, test):
         if part is not None:
-            require_elements(
-                part.structures, train.structures.elements, "which no training structure of this split has"
-            )
+            reason = "which no training structure of this split has"
+            require_elements(part.structures, train.structures.elements, reason=reason)
     references = reference_energies(structures, config.data.reference_energies)
     if config.data.reference_energies == "least_squares":
         references = reference_energies(train.structures, "least_squares")

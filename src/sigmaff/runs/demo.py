@@ -19,8 +19,8 @@ from ase.md.velocitydistribution import Stationary
 
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
-from sigmaff.evaluation import Summary, summarize
-from sigmaff.evaluation.datasets import evaluate_on, recorded_structures
+from sigmaff.evaluation import Summary, evaluate, summarize
+from sigmaff.evaluation.datasets import recorded_structures
 from sigmaff.files import atomic_write
 from sigmaff.heads import LNKConfig
 from sigmaff.models import PotentialConfig
@@ -77,10 +77,10 @@ def run_demo(directory: Path, listener: Listener | None = None, *, force: bool =
     potential = load(result.model_path)
     held_out = recorded_structures(potential, "test")
     listener.stage("testing on ethanol")
-    ethanol = evaluate_on(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
+    ethanol = evaluate(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", progress=listener.advance)
     listener.stage("testing on dimethyl ether")
     unseen = GraphDataset(read_structures(directory / "dimethyl_ether.extxyz"), potential.cutoff)
-    ether = evaluate_on(potential, unseen, name="dimethyl ether", listener=listener)
+    ether = evaluate(potential, unseen, name="dimethyl ether", progress=listener.advance)
     report = directory / "report.html"
     write_report(
         report,

@@ -1,6 +1,6 @@
-"""Every method by name: what to train, what to predict with, and what to expect of its σ."""
+"""All methods by name: what they train, how they predict, and how their σ grows with size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,8 +25,7 @@ from sigmaff.models import MonteCarloDropoutConfig, Potential, PotentialConfig
 from sigmaff.runs.config import EnsembleConfig, RunConfig
 
 Growth = Literal["n", "√n", "not by n"]
-"""How σ of the energy grows with n far copies of a structure."""
-
+"""How energy σ grows with n distant copies of a structure."""
 
 DETERMINISTIC = DeterministicConfig()
 FOUR_ELEMENTS = DatasetStatistics(
@@ -40,37 +39,52 @@ FOUR_ELEMENTS = DatasetStatistics(
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How a method departs from a run: its head, and what is done with the potential."""
+    """The changes that a method makes to a run: another head, or several predictions with one potential."""
 
-    title: str  # as the literature has it
+    title: str  # as in the literature
     head: HeadConfig = DETERMINISTIC
     backbone: BackboneConfig | None = None  # None: that of the run
     dropout: float = 0.0  # of the backbone
     ensemble: EnsembleConfig | None = None
     mc_dropout: MonteCarloDropoutConfig | None = None
-    sampled_from: str | None = None  # a method whose trained model this one only samples
+    sampled_from: str | None = None  # the method whose trained model this one samples
+    seed: int = 0  # added to the seed of the run
     growth: Growth
 
     @property
     def takes_backbone(self) -> bool:
-        """Whether it needs no backbone of its own from scratch where a trained one is at hand."""
-        return self.head.trained != "with_backbone" and self.backbone is None
+        """Whether it can use a trained backbone."""
+        return self.head.takes_backbone and self.backbone is None
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether it trains its head in a loop, on a trained backbone."""
+        return self.head.trains_on_backbone
+
+    @property
+    def freezes_backbone(self) -> bool:
+        """Whether the backbone stays as it is while the head is trained."""
+        return "head" in self.head.stages
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Methods whose models it needs."""
+        if self.ensemble is not None:
+            return tuple(ensemble_members(self.ensemble.size))
+        if self.sampled_from is not None:
+            return (self.sampled_from,)
+        return ("backbone",) if self.takes_backbone else ()
 
     @property
     def n_trainings(self) -> int:
-        """Backbones that it trains, where none is at hand."""
+        """Number of backbones that it trains if none is trained yet."""
         if self.backbone is not None and not self.trains_head:
             return 0
         return 1 if self.ensemble is None else self.ensemble.size
 
     @property
-    def trains_head(self) -> bool:
-        """Whether its head is trained in a loop, on a backbone that was trained before."""
-        return self.head.trained in ("from_backbone", "after_backbone")
-
-    @property
     def n_passes(self) -> int:
-        """Passes through a network for energies, forces and their σ of energy."""
+        """Passes through a network for energies, forces and energy σ."""
         if self.ensemble is not None:
             return self.ensemble.size
         return 1 if self.mc_dropout is None else self.mc_dropout.n_samples
@@ -85,24 +99,28 @@ class Method:
 
     @property
     def has_forces_std(self) -> bool:
-        return self.has_members or bool(HEADS[self.head.name].forces_ways)
+        return self.has_members or bool(HEADS[self.head.name].force_std_methods)
 
     @property
     def has_node_std(self) -> bool:
         return self.has_members or HEADS[self.head.name].node_variance is not Head.node_variance
 
     def n_parameters(self, backbone: BackboneConfig) -> int:
-        """Of all networks and heads, on this backbone where the method has none of its own, for four elements."""
-        config = PotentialConfig(backbone=self.backbone or backbone, head=self.head.without_draws())
+        """Count the parameters of all networks and heads, for four elements.
+
+        Arguments:
+            backbone: used if the method has no backbone of its own.
+        """
+        config = PotentialConfig(backbone=self.backbone or backbone, head=self.head)
         with torch.device("meta"):
             potential = Potential(config, FOUR_ELEMENTS)
         n_members = 1 if self.ensemble is None else self.ensemble.size
         return n_members * sum(parameter.numel() for parameter in potential.parameters())
 
     def settings(self, run: RunConfig) -> RunConfig:
-        """The run, with this method in place of its own; settings of the run's head hold where it is the same head."""
+        """Return the run with this method. If the run has the same head, the settings of that head are kept."""
         backbone, head = self.backbone or run.model.backbone, self.head
-        if run.model.head.name == head.name and run.model.head.trained == head.trained:
+        if run.model.head.name == head.name and run.model.head.stages == head.stages:
             head = run.model.head
         if self.dropout > 0:
             backbone = backbone.model_copy(update={"dropout": self.dropout})
@@ -112,6 +130,8 @@ class Method:
             "mc_dropout": self.mc_dropout,
             "head_training": run.head_training if self.trains_head else None,
             "backbone_from": None,
+            "seed": run.seed + self.seed,
+            "ood": {} if self.seed else run.ood,
         }
         return run.model_copy(update=changes)
 
@@ -166,3 +186,9 @@ METHODS: dict[str, Method] = {
         title="latent distance, Gaussian mixture", head=LatentDistanceConfig(distance="mixture"), growth="n"
     ),
 }
+
+
+def ensemble_members(size: int) -> dict[str, Method]:
+    """Return the members of an ensemble by name: the backbone, and backbones from other seeds."""
+    backbone = METHODS["backbone"]
+    return {"backbone": backbone, **{f"member-{n}": replace(backbone, seed=n) for n in range(1, size)}}

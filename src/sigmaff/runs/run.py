@@ -9,8 +9,8 @@ import numpy as np
 
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import Evaluation, Summary, summarize
-from sigmaff.evaluation.datasets import calibrate, evaluate_on, foreign_dataset
+from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
+from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import save
@@ -33,7 +33,7 @@ class RunResult:
 
 def run(config: RunConfig, listener: Listener | None = None, *, force: bool = False) -> RunResult | None:
     """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
-    if config.head_training is not None and config.model.head.trained not in ("from_backbone", "after_backbone"):
+    if config.head_training is not None and not config.model.head.trains_on_backbone:
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     return run_with(partial(make_model, force=force), config, listener, force=force)
 
@@ -84,7 +84,7 @@ def _refuse_foreign_files(directory: Path, force: bool) -> None:
 def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Listener) -> dict[str, object]:
     """``metrics`` and ``ood`` of the record."""
     listener.stage("testing")
-    evaluation = evaluate_on(model, test, name="test", listener=listener)
+    evaluation = evaluate(model, test, name="test", progress=listener.advance)
     ood = {name: _compared(model, evaluation, name, other, listener) for name, other in config.ood.items()}
     return {"metrics": summarize(evaluation), "ood": ood}
 
@@ -98,7 +98,7 @@ def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStruc
         structures = structures.subset(np.sort(drawn))
     listener.stage(f"testing on {name}")
     try:
-        foreign = evaluate_on(model, foreign_dataset(model, structures), name=name, listener=listener)
+        foreign = evaluate(model, foreign_dataset(model, structures), name=name, progress=listener.advance)
     except DataError as error:
         listener.warn(f"{name} cannot be predicted: {error}")
         return {}

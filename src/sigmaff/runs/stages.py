@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
 from sigmaff.models.file import load, load_potential, save
 from sigmaff.models.record import FitRecord, MemberRecord, RunRecord, TrainingRecord
+from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.progress import Listener
 from sigmaff.runs.config import EnsembleConfig, RunConfig
 from sigmaff.runs.data import RunData
@@ -124,17 +125,17 @@ def _make_potential(
     config: RunConfig, data: RunData, listener: Listener, *, force: bool
 ) -> tuple[Potential, RunRecord] | None:
     """A trained and fitted potential, and its record."""
-    head, record = config.model.head, dict[str, TrainingRecord | FitRecord]()
+    stages, record = config.model.head.stages, dict[str, TrainingRecord | FitRecord]()
     potential, trained = _backbone(config, data, listener, force=force)
     if trained is not None:
         record["training"] = _training_record(trained)
-    if head.trained in ("from_backbone", "after_backbone"):
+    if config.model.head.trains_on_backbone:
         potential, trained = _train_head(config, potential, data, listener, force=force)
         record["head_training"] = _training_record(trained)
     if trained is not None and not trained.is_main_process:
         return None
-    if head.trained == "solved":
-        potential, record["fit"] = _fit_head(config, potential, data, listener)
+    if "solve" in stages:
+        potential, record["fit"] = _solve_head(config, potential, data, listener)
     return potential, RunRecord.model_validate(record)
 
 
@@ -145,7 +146,7 @@ def _backbone(
 
     No training where there is nothing to train: a backbone from a file, or one without weights.
     """
-    two_stages = config.model.head.trained != "with_backbone"
+    two_stages = config.model.head.takes_backbone
     if config.backbone_from is not None:
         return _backbone_from(config, config.backbone_from, data.statistics), None
     model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
@@ -187,7 +188,7 @@ def _same_weights(one: BackboneConfig, other: BackboneConfig) -> bool:
 def _train_head(
     config: RunConfig, backbone: Potential, data: RunData, listener: Listener, *, force: bool
 ) -> tuple[Potential, TrainingResult]:
-    frozen = config.model.head.trained == "after_backbone"
+    frozen = "head" in config.model.head.stages
     listener.stage("training the head" if frozen else "training backbone and head")
     potential = backbone.with_head(config.model.head)
     _initialize_head(potential, data.train)
@@ -197,22 +198,19 @@ def _train_head(
     return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
 
 
-def _fit_head(config: RunConfig, backbone: Potential, data: RunData, listener: Listener) -> tuple[Potential, FitRecord]:
-    from sigmaff.training.fits import fit_head
-
+def _solve_head(
+    config: RunConfig, backbone: Potential, data: RunData, listener: Listener
+) -> tuple[Potential, FitRecord]:
     listener.stage("fitting the head")
     started = time.monotonic()
-    potential, result = fit_head(
-        backbone, config.model.head, data.train, data.validation, seed=config.seed, progress=listener.advance
-    )
-    return potential, FitRecord(**result, seconds=time.monotonic() - started)
+    head, seed = config.model.head, config.seed
+    potential, summary = solve_head(backbone, head, data.train, data.validation, seed=seed, listener=listener)
+    return potential, FitRecord(**asdict(summary), seconds=time.monotonic() - started)
 
 
 def _initialize_head(potential: Potential, train: GraphDataset) -> None:
     """Inducing points on the embeddings of the training structures."""
-    from sigmaff.training.rows import node_features
-
-    potential.head.initialize(*node_features(potential.eval(), train))
+    potential.head.initialize(*LabelledObservations(potential.eval(), train).embeddings())
 
 
 def _train(

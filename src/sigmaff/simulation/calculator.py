@@ -13,7 +13,7 @@ from torch import nn
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import build_graph
 from sigmaff.models.file import load
-from sigmaff.models.prediction import ForcesStd, Predictor
+from sigmaff.models.prediction import ForceStdMethod, Predictor
 from sigmaff.simulation.results import finite_results
 
 
@@ -59,7 +59,7 @@ class Calculator(AseCalculator):
         self,
         model: str | Path | Predictor,
         *,
-        forces_uncertainty: ForcesStd = "auto",
+        forces_uncertainty: ForceStdMethod = "auto",
         device: torch.device | str | None = None,
     ) -> None:
         """
@@ -76,8 +76,8 @@ class Calculator(AseCalculator):
         if unknown := changes.keys() - self.default_parameters.keys():
             raise ConfigError(f"unknown parameter {min(unknown)!r}; known: forces_uncertainty")
         how = changes.get("forces_uncertainty", "auto")
-        if how not in get_args(ForcesStd):
-            raise ConfigError(f"forces_uncertainty is {how!r}; it must be one of {', '.join(get_args(ForcesStd))}")
+        if how not in get_args(ForceStdMethod):
+            raise ConfigError(f"forces_uncertainty is {how!r}; it must be one of {', '.join(get_args(ForceStdMethod))}")
         return super().set(**changes)
 
     def calculate(

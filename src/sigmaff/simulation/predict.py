@@ -8,7 +8,7 @@ from ase.io import write
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import atomic_write
-from sigmaff.models.prediction import ForcesStd, Prediction, Predictor, split_prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Predictor, split_prediction
 from sigmaff.progress import Listener
 from sigmaff.simulation.results import PerAtom, Value, finite_results, with_results
 
@@ -23,7 +23,7 @@ def predict_structures(
     predictor: Predictor,
     dataset: GraphDataset,
     batch_size: int,
-    forces_std: ForcesStd,
+    forces_std: ForceStdMethod,
     listener: Listener | None = None,
     *,
     per_atom: PerAtom = "arrays",

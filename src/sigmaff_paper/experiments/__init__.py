@@ -1,1 +1,1 @@
-"""The experiments of the paper, by name: same tables and figures, with the published numbers beside ours."""
+"""The experiments of the paper by name: its tables and figures, with our numbers beside the published ones."""

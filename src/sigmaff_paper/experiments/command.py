@@ -1,4 +1,4 @@
-"""The command that repeats the paper's experiments."""
+"""The command ``sigmaff reproduce``."""
 
 import os
 from pathlib import Path
@@ -12,41 +12,43 @@ from sigmaff.cli.options import console
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
-    from sigmaff_paper.experiments.presentation import Table as ResultTable
+    from sigmaff_paper.experiments.experiment import ResultTable
 
 DATA_VARIABLE = "SIGMAFF_DATA"
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="an experiment, or list, which names them all", show_default=False)],
+    name: Annotated[str, typer.Argument(help="name of an experiment, or list to show all", show_default=False)],
     scale: Annotated[
-        Literal["quick", "paper"], typer.Option(help="quick: in minutes; paper: as published, in days")
+        Literal["quick", "paper"], typer.Option(help="quick: small models, minutes; paper: published settings, days")
     ] = "quick",
     data: Annotated[
         list[Path] | None,
-        typer.Option(help=f"folder with rmd17/ and QM7-X files (may be repeated); else that named by {DATA_VARIABLE}"),
+        typer.Option(help=f"folder with rmd17/ and QM7-X files (may be repeated); default: ${DATA_VARIABLE}"),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="folder of all experiments of a scale; else reproduce_quick or reproduce_paper")
+        Path | None, typer.Option(help="folder of all experiments; default: reproduce_quick or reproduce_paper")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="processes on this machine, of one thread each")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="processes on this machine, with one thread each")] = 2,
     scheduler: Annotated[
-        str | None, typer.Option(help="Dask scheduler whose workers see the same folders, tcp://host:port")
+        str | None,
+        typer.Option(help="Dask scheduler, tcp://host:port; its workers must see the same folders"),
     ] = None,
 ) -> None:
-    """Repeat an experiment of the paper, its numbers beside ours. The same command goes on where it was stopped."""
+    """Run an experiment of the paper and show its numbers beside ours. Rerun the same command to resume."""
     from sigmaff.cli.progress import Terminal
     from sigmaff.tasks import ClusterConfig
     from sigmaff_paper.experiments.reproduce import reproduce as run_experiment
+    from sigmaff_paper.experiments.reproduce import without_result
 
     if name == "list":
         console.print(experiments_table())
         return
     with Terminal(console) as terminal:
-        done = run_experiment(
+        report, results, paths = run_experiment(
             name,
             scale=scale,
             folders=_folders(data),
@@ -54,13 +56,13 @@ def reproduce(
             cluster=ClusterConfig(n_workers=workers, scheduler=scheduler),
             listener=terminal,
         )
-    for table in done.presentation.tables:
+    for table in report.tables:
         console.print(_printed(table))
-    for result in done.without_result:
+    for result in without_result(results):
         console.print(f"{result.name} ({result.status}): {result.reason}", soft_wrap=True)
-    console.print("\n".join(f"{path}" for path in done.paths), soft_wrap=True)
-    if len(done.without_result) == len(done.results):
-        raise SigmaffError(f"{name}: no cell has a result")
+    console.print("\n".join(f"{path}" for path in paths), soft_wrap=True)
+    if len(without_result(results)) == len(results):
+        raise SigmaffError(f"{name}: no job has a result")
 
 
 def _folders(data: list[Path] | None) -> tuple[Path, ...]:
@@ -71,25 +73,25 @@ def _folders(data: list[Path] | None) -> tuple[Path, ...]:
 
 
 def experiments_table() -> Table:
-    """Every experiment, what it shows, and what it takes."""
+    """All experiments, what they show, and how long they take."""
+    from sigmaff_paper.experiments.data import DataFolders
     from sigmaff_paper.experiments.reproduce import EXPERIMENTS
-    from sigmaff_paper.experiments.sources import Data
 
-    nowhere = Data(folders=(), made=Path())
+    nowhere = DataFolders(folders=(), made=Path())
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("experiment", no_wrap=True)
-    table.add_column("of the paper")
-    for column in ("cells: quick", "paper", "minutes: quick"):
+    table.add_column("shows")
+    for column in ("jobs: quick", "paper", "minutes: quick"):
         table.add_column(column, justify="right")
     for name, experiment in EXPERIMENTS.items():
         table.add_row(
             Text(name, style="bold"),
             f"{experiment.title}: {experiment.shows}",
-            f"{len(experiment.cells('quick', nowhere))}",
-            f"{len(experiment.cells('paper', nowhere))}",
+            f"{len(experiment.jobs('quick', nowhere))}",
+            f"{len(experiment.jobs('paper', nowhere))}",
             f"{experiment.quick_minutes}",
         )
-    table.caption = Text("minutes on two cores with nothing done before; experiments share cells", justify="left")
+    table.caption = Text("minutes on two cores from the start; experiments share jobs", justify="left")
     return table
 
 

@@ -1,85 +1,186 @@
-"""What needs neither data nor training: time of a prediction, and numbers of parameters."""
+"""Costs: time of a prediction, and numbers of parameters. Neither needs data or training."""
 
-from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
-from sigmaff.heads import LNKConfig
-from sigmaff.runs.methods import METHODS, PAPERS_LNK
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import molecule
+from pydantic import Field
+
+from sigmaff.backbones import BackboneConfig, DimeNetPPConfig
+from sigmaff.data import DatasetStatistics
+from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
+from sigmaff.heads import DeterministicConfig, EvidentialConfig, HeadConfig, LNKConfig
+from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
+from sigmaff.models.prediction import ForceStdMethod
+from sigmaff.progress import Listener
+from sigmaff.runs.jobs import Job, JobFolder, Results
+from sigmaff.runs.methods import METHODS, PAPERS_LNK, Method
+from sigmaff.timing import time_calls
 from sigmaff_paper.experiments import figures
-from sigmaff_paper.experiments.cell import Cell, Results, number
-from sigmaff_paper.experiments.experiment import Experiment
-from sigmaff_paper.experiments.measures import Counted, Timed
-from sigmaff_paper.experiments.presentation import Presentation, beside
-from sigmaff_paper.experiments.protocols import BACKBONES, TITLES, Scale, n_inducing
-from sigmaff_paper.experiments.sources import Data
+from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.experiment import Experiment, Report, beside
+from sigmaff_paper.experiments.settings import BACKBONES, TITLES, Scale, n_inducing
 from sigmaff_paper.tables import costs as paper
-from sigmaff_paper.tables.hyperparameters import FIXED_LNK
+from sigmaff_paper.tables.hyperparameters import DROPOUT_PERCENT, ENSEMBLE_SIZE, FIXED_LNK
 from sigmaff_paper.tables.md17 import N_ATOMS
 from sigmaff_paper.tables.table import Labels
 
+# --- time
+
 ROUNDS: dict[Scale, int] = {"quick": 3, "paper": 15}
 TRAININGS = {"LNK": "lnk", "Evidential": "evidential", "MCD": "mc_dropout", "Ensemble": "ensemble"}
+TIMED_MOLECULES = ("C6H6", "CH3COCl", "CH3CONH2", "C5H8", "C4H4NH", "C2H6CHOH", "CH3SCH3", "isobutane")
+"""Molecules as large as those of QM7-X."""
+N_RATTLED = 12
+"""Displaced copies of each, for the choice of inducing points."""
+QM7X_ELEMENTS = (1, 6, 7, 8, 16, 17)
+QM7X_STATISTICS = DatasetStatistics(
+    elements=QM7X_ELEMENTS,
+    reference_energies=dict.fromkeys(QM7X_ELEMENTS, 0.0),
+    scale=1.0,
+    mean_neighbors=10.0,
+    n_structures=1,
+)
 
 
-def _speed_cells(scale: Scale, data: Data) -> list[Cell]:
+class SpeedJob(Job):
+    """Milliseconds of a prediction by each method, one structure at a time: medians over rounds.
+
+    Networks have initial weights, which take as long as trained ones.
+    """
+
+    kind: ClassVar[str] = "Timed"
+
+    backbone: BackboneConfig = Field(default=DimeNetPPConfig(), description="the network")
+    n_inducing: int = Field(default=100, ge=1, description="inducing points of the LNK")
+    n_rounds: int = Field(default=5, ge=1, description="rounds over all structures, after one to warm up")
+
+    def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
+        structures = [_rattled(name, seed) for seed in range(N_RATTLED) for name in TIMED_MOLECULES]
+        graphs = [build_graph(atoms, self.backbone.cutoff) for atoms in structures]
+        models, graphs = self._models(batch_graphs(graphs)), graphs[: len(TIMED_MOLECULES)]
+
+        def predict(model: Model, forces_std: ForceStdMethod) -> None:
+            for graph in graphs:
+                model.predict(graph, forces_std=forces_std)
+
+        seconds = time_calls({name: partial(predict, *model) for name, model in models.items()}, self.n_rounds)
+        milliseconds = {name: 1e3 * values / len(graphs) for name, values in seconds.items()}
+        return {
+            "milliseconds": {name: float(np.median(values)) for name, values in milliseconds.items()},
+            "spread": {name: float(np.std(values)) for name, values in milliseconds.items()},
+        }
+
+    def _models(self, graph: AtomicGraph) -> dict[str, tuple[Model, ForceStdMethod]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            lnk = self._potential(PAPERS_LNK.model_copy(update={"n_inducing": self.n_inducing}))
+            networks = [self._potential(DeterministicConfig()) for _ in range(ENSEMBLE_SIZE)]
+            dropping = self._potential(DeterministicConfig(), dropout=0.01 * DROPOUT_PERCENT)
+            evidential = self._potential(EvidentialConfig())
+        prepared = lnk.prepare(graph)
+        lnk.head.initialize(lnk.backbone(prepared).detach(), graph.atomic_numbers, graph.structure_index)
+        assert METHODS["mc_dropout"].mc_dropout is not None
+        return {
+            "LNK": (lnk, "none"),
+            "Evidential": (evidential, "none"),
+            "MCD": (MonteCarloDropout(dropping, METHODS["mc_dropout"].mc_dropout), "none"),
+            "Ensemble": (Ensemble(networks), "none"),
+            "backbone alone": (networks[0], "none"),
+            "LNK with force σ": (lnk, "auto"),
+        }
+
+    def _potential(self, head: HeadConfig, dropout: float = 0.0) -> Potential:
+        backbone = self.backbone.model_copy(update={"dropout": dropout})
+        return Potential(PotentialConfig(backbone=backbone, head=head), QM7X_STATISTICS).eval()
+
+
+def _rattled(name: str, seed: int) -> Atoms:
+    atoms = molecule(name)
+    atoms.rattle(0.05, seed=seed)
+    return atoms
+
+
+def _speed_jobs(scale: Scale, data: DataFolders) -> list[Job]:
     n_points = FIXED_LNK["qm7x"].n_inducing
-    return [Timed(name=f"{scale}/speed", n_inducing=n_points, n_rounds=ROUNDS[scale])]
+    return [SpeedJob(name=f"{scale}/speed", n_inducing=n_points, n_rounds=ROUNDS[scale])]
 
 
-def present_speed(results: Results, scale: Scale) -> Presentation:
+def present_speed(results: Results, scale: Scale) -> Report:
+    result = results.get(f"{scale}/speed")
+
     def ours(row: Labels, column: str) -> float | None:
         if row == ("Runtime [ms]",):
-            return number(results, f"{scale}/speed", "milliseconds", column)
+            return None if result is None else result.number("milliseconds", column)
         return METHODS[TRAININGS[column]].n_trainings if column in TRAININGS else None
 
     table = beside(paper.SPEED, ours, more_columns=("backbone alone", "LNK with force σ"))
     of_time = beside(paper.SPEED, ours, rows=[("Runtime [ms]",)], more_columns=table.columns[4:])
-    return Presentation(
+    return Report(
         tables=[table],
         figures={"time": figures.dots(of_time, label="time of a prediction (ms)")},
         notes=[
             "DimeNet++ at the paper's size with initial weights, energies, forces and energy σ of one molecule at a "
-            "time, medians on one CPU thread; the paper's hardware is not told, so ratios compare, not milliseconds.",
-            "Eight molecules of the size of those of QM7-X, from ASE's collection. Trainings are those of "
-            "backbones; the process of an LNK is trained on one.",
+            "time, medians on one CPU thread. The paper does not state its hardware: compare ratios, not milliseconds.",
+            "Eight molecules as large as those of QM7-X, from ASE's collection. Trainings are those of a backbone; the "
+            "process of an LNK is trained on one.",
         ],
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counting:
-    """The LNK that the paper counts on a backbone."""
-
-    n_inducing: int
-    mean: str
-
+# --- parameters
 
 _FOR_ASPIRIN = n_inducing("paper", "md17", N_ATOMS["aspirin"])
-COUNTED: dict[str, Counting] = {
-    "dimenet++": Counting(n_inducing=FIXED_LNK["md17"].n_inducing, mean="constant"),
-    "schnet": Counting(n_inducing=_FOR_ASPIRIN, mean="constant"),
-    "nequip": Counting(n_inducing=_FOR_ASPIRIN, mean="residual"),  # with the readout, which is not used
+COUNTED_LNK: dict[str, dict[str, int | str]] = {
+    "dimenet++": {"n_inducing": FIXED_LNK["md17"].n_inducing, "mean": "constant"},
+    "schnet": {"n_inducing": _FOR_ASPIRIN, "mean": "constant"},
+    "nequip": {"n_inducing": _FOR_ASPIRIN, "mean": "residual"},  # with the readout, which is not used
 }
+"""Settings of the LNK that the paper counts on each backbone."""
 
 
-def _lnk(counting: Counting) -> LNKConfig:
-    return PAPERS_LNK.model_copy(update={"n_inducing": counting.n_inducing, "mean": counting.mean})
+class ParametersJob(Job):
+    """Numbers of parameters of each method on one backbone."""
+
+    kind: ClassVar[str] = "Counted"
+
+    backbone: BackboneConfig = Field(description="the network")
+    lnk: LNKConfig = Field(description="the LNK on it")
+
+    def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
+        ours = Method(title="LNK", head=self.lnk, growth="√n")
+        n_noise = 1  # a parameter that the paper does not count
+        return {
+            "MCD": METHODS["mc_dropout"].n_parameters(self.backbone),
+            "Evidential": METHODS["evidential"].n_parameters(self.backbone),
+            "LNK": ours.n_parameters(self.backbone) - n_noise,
+            "Ensemble": METHODS["ensemble"].n_parameters(self.backbone),
+            "LNK, closed form": METHODS["fixed_lnk"].n_parameters(self.backbone),
+        }
 
 
-def _parameter_cells(scale: Scale, data: Data) -> list[Cell]:
+def _parameters_jobs(scale: Scale, data: DataFolders) -> list[Job]:
     """Of the paper's sizes at either scale."""
     return [
-        Counted(name=f"parameters/{name}", backbone=BACKBONES["paper"][name], lnk=_lnk(counting))
-        for name, counting in COUNTED.items()
+        ParametersJob(
+            name=f"parameters/{name}", backbone=BACKBONES["paper"][name], lnk=PAPERS_LNK.model_copy(update=settings)
+        )
+        for name, settings in COUNTED_LNK.items()
     ]
 
 
-def present_parameters(results: Results, scale: Scale) -> Presentation:
-    names = {title: name for name, title in TITLES.items()}
-    rows = [*paper.PARAMETERS.rows, ("LNK, closed form",)]
-    table = beside(
-        paper.PARAMETERS, lambda row, column: number(results, f"parameters/{names[column]}", row[0]), rows=rows
-    )
-    return Presentation(
+def present_parameters(results: Results, scale: Scale) -> Report:
+    found = {title: results.get(f"parameters/{name}") for name, title in TITLES.items()}
+
+    def ours(row: Labels, column: str) -> float | None:
+        result = found[column]
+        return None if result is None else result.number(row[0])
+
+    table = beside(paper.PARAMETERS, ours, rows=[*paper.PARAMETERS.rows, ("LNK, closed form",)])
+    return Report(
         tables=[table],
         figures={"parameters": figures.dots(table, label="parameters")},
         notes=[
@@ -89,13 +190,15 @@ def present_parameters(results: Results, scale: Scale) -> Presentation:
     )
 
 
-SPEED_EXPERIMENT = Experiment(
-    title="time of a prediction", shows="Table 6", cells=_speed_cells, present=present_speed, quick_minutes=1
-)
-PARAMETERS_EXPERIMENT = Experiment(
-    title="numbers of parameters",
-    shows="Table 11",
-    cells=_parameter_cells,
-    present=present_parameters,
-    quick_minutes=1,
-)
+EXPERIMENTS = {
+    "speed": Experiment(
+        title="time of a prediction", shows="Table 6", jobs=_speed_jobs, present=present_speed, quick_minutes=1
+    ),
+    "parameters": Experiment(
+        title="numbers of parameters",
+        shows="Table 11",
+        jobs=_parameters_jobs,
+        present=present_parameters,
+        quick_minutes=1,
+    ),
+}

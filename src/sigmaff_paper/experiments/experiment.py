@@ -1,52 +1,149 @@
-"""What an experiment is."""
+"""Experiments: the jobs of a table or figure of the paper, and our numbers beside the published ones."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sigmaff_paper.experiments.cell import Cell, Results
-from sigmaff_paper.experiments.presentation import Presentation
-from sigmaff_paper.experiments.protocols import BACKBONES, QUICK, SIZES, TITLES, Scale
-from sigmaff_paper.experiments.sources import Data
+from matplotlib.figure import Figure
+
+from sigmaff.runs.jobs import Job, Results
+from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.settings import BACKBONES, QUICK, SIZES, TITLES, Scale
 from sigmaff_paper.tables.hyperparameters import Kind
+from sigmaff_paper.tables.table import Labels, PaperTable
+
+Ours = Callable[[Labels, str], float | None]
+"""Our number of a row and a column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Our number and the published one."""
+
+    ours: float | None
+    paper: float | None = None
+    note: str | None = None
+
+    def text(self, mark: str) -> str:
+        """Return our number, and the published one in brackets."""
+        ours = "–" if self.ours is None else _shown(self.ours)
+        return ours if self.paper is None else f"{ours} ({_printed(self.paper)}{mark})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """Rows by their labels, one entry for each column."""
+
+    title: str
+    columns: Labels
+    rows: dict[Labels, tuple[Entry, ...]]
+
+    def markdown(self) -> str:
+        notes = list(dict.fromkeys(entry.note for row in self.rows.values() for entry in row if entry.note is not None))
+        n_labels = max(len(labels) for labels in self.rows)
+        lines = [[""] * n_labels + list(self.columns), ["---"] * (n_labels + len(self.columns))]
+        for labels, entries in self.rows.items():
+            texts = [entry.text(f" [{notes.index(entry.note) + 1}]" if entry.note else "") for entry in entries]
+            lines.append([*labels, *[""] * (n_labels - len(labels)), *texts])
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return "\n\n".join([f"### {self.title}", table, *(f"[{k}] {note}." for k, note in enumerate(notes, 1))])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "columns": list(self.columns),
+            "rows": [
+                {"labels": list(labels), "entries": [vars(entry) for entry in entries]}
+                for labels, entries in self.rows.items()
+            ],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What an experiment shows. ``notes`` list the differences from the paper; figures are by name."""
+
+    tables: list[ResultTable]
+    figures: dict[str, Figure]
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper: the cells that it takes, and how their results are shown."""
+    """A table or figure of the paper."""
 
     title: str
     shows: str  # which tables and figures
-    cells: Callable[[Scale, Data], list[Cell]]
-    present: Callable[[Results, Scale], Presentation]
-    quick_minutes: int  # on two cores, with nothing done before
+    jobs: Callable[[Scale, DataFolders], list[Job]]
+    present: Callable[[Results, Scale], Report]
+    quick_minutes: int  # on two cores, from the start
 
 
-def once(cells: Iterable[Cell]) -> list[Cell]:
-    """Each cell once, sources before what takes them."""
-    return list({cell.name: cell for cell in cells}.values())
+def beside(
+    paper: PaperTable,
+    ours: Ours,
+    *,
+    rows: Iterable[Labels] | None = None,
+    columns: Sequence[str] | None = None,
+    more_columns: Sequence[str] = (),
+    title: str = "",
+) -> ResultTable:
+    """Return our numbers beside those of a published table.
+
+    Arguments:
+        rows, columns: those to show; default: all of the paper. Rows and columns that the paper does not have show our
+            numbers alone.
+        more_columns: columns after those.
+        title: appended to that of the paper.
+    """
+    shown = (*(paper.columns if columns is None else columns), *more_columns)
+    return ResultTable(
+        title=f"{paper.number}: {paper.caption}{title}",
+        columns=shown,
+        rows={
+            row: tuple(
+                Entry(ours=ours(row, column), paper=paper.value(row, column), note=paper.slip(row, column))
+                for column in shown
+            )
+            for row in (paper.rows if rows is None else rows)
+        },
+    )
+
+
+def _shown(number: float) -> str:
+    """Counts as integers; measures with three decimals, or three significant digits below 0.1."""
+    if isinstance(number, int):
+        return f"{number:,}"
+    return f"{number:.3f}" if abs(number) >= 0.1 else f"{number:.3g}"
+
+
+def _printed(number: float) -> str:
+    """As in the paper."""
+    return f"{number:,}" if isinstance(number, int) else f"{round(number, 4):g}"
 
 
 def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]:
-    """How runs depart from the paper's."""
+    """List how our runs differ from the paper's.
+
+    Arguments:
+        backbones: names of the backbones of the experiment.
+    """
     every = [
-        "Calibration scores are of σ after calibration by one factor on the validation structures, averaged over "
-        "single structures as in the paper (perfect is 1.254); rows named global are of all structures together "
-        "(perfect is 0).",
-        "Inducing points are shared out by element and chosen far apart, not the first of the training set; LNK and "
-        "SVGP-DKL go on from a trained backbone.",
-        "Energies are total energies less fitted reference energies of elements, in units of the rms force or, if "
-        "that is larger, of their spread per atom.",
+        "σ is calibrated by one factor on the validation structures. Calibration scores are means over single "
+        "structures as in the paper (perfect: 1.254); rows named global use all structures together (perfect: 0).",
+        "Inducing points are distributed over elements and chosen far apart; the paper takes the first of the training "
+        "set. LNK and SVGP-DKL start from a trained backbone.",
+        "Energies are total energies minus fitted reference energies of elements, in units of the rms force or of "
+        "their spread per atom, whichever is larger.",
     ]
     if kind == "md17":
-        every.append("Labels are the original ones of MD17, of the structures that rMD17 kept.")
+        every.append("Labels are the original ones of MD17, for the structures of rMD17.")
     if kind == "qm7x":
         every.append(
-            "Where there are extxyz files, they are taken as they are: those of 'sigmaff generate qm7x-like' are "
-            "labelled by GFN2-xTB, those of the paper by PBE0+MBD."
+            "Existing extxyz files are used as they are: 'sigmaff generate qm7x-like' labels by GFN2-xTB, the paper "
+            "by PBE0+MBD."
         )
-        every.append(
-            "AUC-ROC of forces goes by the rms of force σ, which, unlike the paper's trace, does not grow with size."
-        )
+        every.append("AUC-ROC of forces uses the rms of force σ; the paper's trace grows with size.")
     return every + (_of_paper_scale(kind) if scale == "paper" else _of_quick_scale(kind, backbones))
 
 
@@ -59,7 +156,7 @@ def _of_quick_scale(kind: Kind, backbones: Iterable[str]) -> list[str]:
     if quick.forces_weight is not None:
         notes.append(
             f"Scale quick: forces weigh {quick.forces_weight:g} in the loss, energies the rest (paper: 0.99 or 0.9), "
-            "because small forces of structures at rest teach little of energies in so few steps."
+            "because the small forces of relaxed structures say little about energies in so few steps."
         )
     for name in backbones:
         config, default = BACKBONES["quick"][name].model_dump(), BACKBONES["paper"][name].model_dump()
@@ -72,6 +169,6 @@ def _of_paper_scale(kind: Kind) -> list[str]:
     sizes = SIZES["paper"][kind]
     tested = "all other" if sizes.n_test is None else f"{sizes.n_test}"
     return [
-        f"Scale paper: tested on {tested} structures, and on {sizes.n_ood} of each other set; the paper does not tell.",
-        "The paper omits the training of NequIP: rate and averaging are those of its publication.",
+        f"Scale paper: tested on {tested} structures and {sizes.n_ood} of each other set; the paper gives no numbers.",
+        "The paper omits the training of NequIP: learning rate and averaging are those of the NequIP publication.",
     ]

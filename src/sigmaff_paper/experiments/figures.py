@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sigmaff.report.figures import BLUE, GREY, INK, ORANGE, STYLE, Panel, new_figure, to_svg
-from sigmaff_paper.experiments.presentation import Table
+from sigmaff_paper.experiments.experiment import ResultTable
 
 Matrix = npt.NDArray[np.float64]
 COLORS = (BLUE, ORANGE, "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
-"""The Okabe-Ito set again."""
+"""Okabe-Ito colours."""
 LEGIBLE = 0.6
-"""Values from which a heat map is so dark that its numbers are white."""
+"""Numbers above this value are white on the dark heat map."""
 
 
 def on_white(*panels: Panel, width: float = 5.0, height: float = 4.2) -> Figure:
@@ -31,12 +31,12 @@ def png(figure: Figure, path: Path) -> None:
 
 
 def svg(figure: Figure, name: str) -> str:
-    """A file of its own."""
+    """Return the content of an SVG file."""
     return '<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure, name)
 
 
-def dots(table: Table, *, logarithmic: bool = True, label: str = "") -> Figure:
-    """Every entry of a table that is ours as a dot, and the paper's beside it; row by row from the top."""
+def dots(table: ResultTable, *, logarithmic: bool = True, label: str = "") -> Figure:
+    """Plot our entries of a table as dots with the paper's, row by row from the top."""
     entries = [
         (", ".join((*labels, column)), entry)
         for labels, row in table.rows.items()
@@ -62,7 +62,7 @@ def dots(table: Table, *, logarithmic: bool = True, label: str = "") -> Figure:
 
 
 def heat_maps(maps: Mapping[str, Matrix], names: Sequence[str]) -> Figure:
-    """AUROC by trained (rows) and foreign molecule (columns); NaN is blank."""
+    """Plot AUROC by trained (rows) and other molecule (columns); NaN is blank."""
 
     def panel_of(title: str, values: Matrix) -> Panel:
         def panel(axes: Axes) -> None:
@@ -82,7 +82,7 @@ def heat_maps(maps: Mapping[str, Matrix], names: Sequence[str]) -> Figure:
 
 
 def growth(curves: Mapping[str, Sequence[float]]) -> Figure:
-    """σ of n far copies in units of σ of one, beside n and √n."""
+    """Plot σ of n distant copies relative to σ of one, with n and √n."""
 
     def panel(axes: Axes) -> None:
         n = np.arange(1, 1 + max(len(curve) for curve in curves.values()))

@@ -1,16 +1,12 @@
-"""QM7-X: errors, calibration and detection of non-equilibrium structures, by method and by rate of dropout."""
+"""QM7-X: errors, calibration, detection of non-equilibrium structures, dropout rates and σ of forces."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from sigmaff.runs.jobs import Results
 from sigmaff_paper.experiments import figures
-from sigmaff_paper.experiments.cell import Cell, Results, number
-from sigmaff_paper.experiments.experiment import Experiment, differences, once
-from sigmaff_paper.experiments.presentation import Ours, Presentation, Table, beside
-from sigmaff_paper.experiments.protocols import TITLES, Scale
-from sigmaff_paper.experiments.recipes import RATES
-from sigmaff_paper.experiments.sources import Data
-from sigmaff_paper.experiments.study import OUT_OF_EQUILIBRIUM, Study
+from sigmaff_paper.experiments.experiment import Experiment, Ours, Report, beside, differences
+from sigmaff_paper.experiments.settings import TITLES, Scale
+from sigmaff_paper.experiments.study import OUT_OF_EQUILIBRIUM, RATES, Study, study_jobs
 from sigmaff_paper.tables import qm7x as paper
 from sigmaff_paper.tables.table import CALIBRATION, Labels, PaperTable
 
@@ -48,7 +44,7 @@ COLUMNS = {
     "latent distance, k-NN": "latent-knn",
     "latent distance, Mahalanobis": "latent-mahalanobis",
 }
-"""Recipes of the paper's columns, and of ours."""
+"""Methods of the paper's columns, and ours."""
 MORE = ("fixed-LNK, closed form", "LLPR", "latent distance, k-NN", "latent distance, Mahalanobis")
 DIMENET_COLUMNS = COLUMNS | {"LNK": "fixed-lnk", "LNK + Drop 5 %": "mcd-lnk-5"}
 DIMENET_69_COLUMNS = {
@@ -62,167 +58,201 @@ OTHER_COLUMNS = {"MCD": "mcd-20", "Evidential": "evidential"}
 OTHER_69_COLUMNS = {"MCD": "mcd-20-69", "Evidential": "evidential"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Which models: recipes by backbone. ``main`` stands where the paper has DimeNet++."""
-
-    main: str
-    recipes: Mapping[str, tuple[str, ...]]
-
-    def cells(self, scale: Scale, data: Data) -> list[Cell]:
-        return once(
-            cell
-            for backbone, recipes in self.recipes.items()
-            for cell in Study(scale=scale, dataset="qm7x", backbone=backbone).cells(recipes, data)
-        )
+def _study(scale: Scale, backbone: str, methods: tuple[str, ...] = ()) -> Study:
+    return Study(scale=scale, dataset="qm7x", backbone=backbone, methods=methods)
 
 
-_MAIN = tuple(COLUMNS.values())
+MAIN: dict[Scale, str] = {"quick": "schnet", "paper": "dimenet++"}
+"""The backbone in place of the paper's DimeNet++."""
+_MAIN = (*COLUMNS.values(), "mcd-20-69")
 _OTHER = ("mcd-20", "mcd-20-69", "evidential")
+_DROPOUT = tuple(f"mcd-{rate}" for rate in RATES)
 
-METHODS: dict[Scale, Plan] = {
-    "quick": Plan(main="schnet", recipes={"schnet": (*_MAIN, "mcd-20-69")}),
-    "paper": Plan(
-        main="dimenet++",
-        recipes={
-            "dimenet++": (*_MAIN, "mcd-20-69", "mcd-1-69", "mcd-lnk-5", "mcd-lnk-1-69"),
-            "schnet": _OTHER,
-            "nequip": _OTHER,
-        },
-    ),
+STUDIES: dict[Scale, list[Study]] = {
+    "quick": [_study("quick", "schnet", _MAIN)],
+    "paper": [
+        _study("paper", "dimenet++", (*_MAIN, "mcd-1-69", "mcd-lnk-5", "mcd-lnk-1-69")),
+        _study("paper", "schnet", _OTHER),
+        _study("paper", "nequip", _OTHER),
+    ],
 }
-
-DROPOUT: dict[Scale, Plan] = {
-    "quick": Plan(main="schnet", recipes={"schnet": tuple(f"mcd-{rate}" for rate in RATES)}),
-    "paper": Plan(
-        main="dimenet++",
-        recipes=dict.fromkeys(("dimenet++", "schnet"), tuple(f"mcd-{rate}" for rate in RATES)),
-    ),
+DROPOUT: dict[Scale, list[Study]] = {
+    "quick": [_study("quick", "schnet", _DROPOUT)],
+    "paper": [_study("paper", "dimenet++", _DROPOUT), _study("paper", "schnet", _DROPOUT)],
 }
 
 
 def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str, str]) -> Ours:
-    """The number of a measure, the last label of a row, and of a column; ``None`` where there is no such model."""
-    study = Study(scale=scale, dataset="qm7x", backbone=backbone)
+    """Return a lookup by measure, the last label of a row, and column; ``None`` if there is no such model."""
 
     def ours(row: Labels, column: str) -> float | None:
         if column not in columns:
             return None
-        return number(results, study.name(columns[column]), *MEASURES[row[-1]])
+        return _study(scale, backbone).number(results, columns[column], *MEASURES[row[-1]])
 
     return ours
 
 
-def with_main_backbone(table: Table, main: str) -> Table:
-    """The same, with a title that says which backbone stands for the paper's DimeNet++, if another does."""
-    if main == "dimenet++":
-        return table
-    title = f"{table.title}; here {TITLES[main]} in the place of DimeNet++"
-    return Table(title=title, columns=table.columns, rows=table.rows)
+def _title(scale: Scale) -> str:
+    """Name the backbone that replaces the paper's DimeNet++, if another does."""
+    return "" if MAIN[scale] == "dimenet++" else f"; here {TITLES[MAIN[scale]]} instead of DimeNet++"
 
 
-def _main_table(results: Results, scale: Scale, table: PaperTable, measures: tuple[str, ...]) -> Table:
-    """A table of DimeNet++ with the methods that are ours."""
-    main = METHODS[scale].main
-    rows = [(measure,) for measure in measures]
-    shown = beside(table, ours_of(results, scale, main, COLUMNS), rows=rows, more_columns=MORE)
-    return with_main_backbone(shown, main)
+# --- errors, calibration and detection, by method
 
 
-def _more_tables(results: Results, scale: Scale, keep: tuple[str, ...]) -> list[Table]:
-    """The tables of the appendix with those of their rows that begin so."""
-    plan = METHODS[scale]
-    tables = []
-    for table, columns in ((paper.DIMENET_ALL, DIMENET_COLUMNS), (paper.DIMENET_69, DIMENET_69_COLUMNS)):
-        rows = [row for row in table.rows if row[-1].startswith(keep)]
-        shown = beside(table, ours_of(results, scale, plan.main, columns), rows=rows)
-        tables.append(with_main_backbone(shown, plan.main))
-    for table, columns in ((paper.OTHER_BACKBONES, OTHER_COLUMNS), (paper.OTHER_BACKBONES_69, OTHER_69_COLUMNS)):
-        rows = [row for row in table.rows if row[-1].startswith(keep)]
-        tables.append(beside(table, _of_two_backbones(results, scale, columns), rows=rows))
-    return tables
+def _report(
+    results: Results,
+    scale: Scale,
+    table: PaperTable,
+    measures: tuple[str, ...],
+    appendix: tuple[str, ...],
+    figure: tuple[str, str],
+) -> Report:
+    """Show a table of DimeNet++ with our methods, and the tables of the appendix.
+
+    Arguments:
+        measures: rows of the table.
+        appendix: beginnings of rows of the appendix.
+        figure: name and label.
+    """
+    main = ours_of(results, scale, MAIN[scale], COLUMNS)
+    rows: list[Labels] = [(measure,) for measure in measures]
+    tables = [beside(table, main, rows=rows, more_columns=MORE, title=_title(scale))]
+    for more, columns in ((paper.DIMENET_ALL, DIMENET_COLUMNS), (paper.DIMENET_69, DIMENET_69_COLUMNS)):
+        rows = [row for row in more.rows if row[-1].startswith(appendix)]
+        tables.append(beside(more, ours_of(results, scale, MAIN[scale], columns), rows=rows, title=_title(scale)))
+    for more, columns in ((paper.OTHER_BACKBONES, OTHER_COLUMNS), (paper.OTHER_BACKBONES_69, OTHER_69_COLUMNS)):
+        rows = [row for row in more.rows if row[-1].startswith(appendix)]
+        tables.append(beside(more, _of_two_backbones(results, scale, columns), rows=rows))
+    name, label = figure
+    return Report(
+        tables=tables,
+        figures={name: figures.dots(tables[0], label=label, logarithmic=name == "errors")},
+        notes=differences(scale, "qm7x", [study.backbone for study in STUDIES[scale]]),
+    )
 
 
 def _of_two_backbones(results: Results, scale: Scale, columns: Mapping[str, str]) -> Ours:
     """Of columns named "method, backbone"."""
+    names = {title: name for name, title in TITLES.items()}
 
     def ours(row: Labels, column: str) -> float | None:
         method, _, backbone = column.partition(", ")
-        name = next(key for key, title in TITLES.items() if title == backbone)
-        return ours_of(results, scale, name, columns)(row, method)
+        return ours_of(results, scale, names[backbone], columns)(row, method)
 
     return ours
 
 
-def _presentation(scale: Scale, tables: list[Table], figure: str, label: str, *, logarithmic: bool) -> Presentation:
-    return Presentation(
-        tables=tables,
-        figures={figure: figures.dots(tables[0], label=label, logarithmic=logarithmic)},
-        notes=differences(scale, "qm7x", METHODS[scale].recipes),
-    )
+def present_accuracy(results: Results, scale: Scale) -> Report:
+    measures = ("Energy", "Forces")
+    return _report(results, scale, paper.PREDICTIVE, measures, measures, ("errors", "MAE (eV, eV/Å)"))
 
 
-def present_accuracy(results: Results, scale: Scale) -> Presentation:
-    main = _main_table(results, scale, paper.PREDICTIVE, ("Energy", "Forces"))
-    more = _more_tables(results, scale, ("Energy", "Forces"))
-    return _presentation(scale, [main, *more], "errors", "MAE (eV, eV/Å)", logarithmic=True)
-
-
-def present_calibration(results: Results, scale: Scale) -> Presentation:
+def present_calibration(results: Results, scale: Scale) -> Report:
     measures = tuple(name for name in MEASURES if name.startswith(CALIBRATION))
-    main = _main_table(results, scale, paper.PREDICTIVE, measures)
-    more = _more_tables(results, scale, (CALIBRATION,))
-    return _presentation(scale, [main, *more], "calibration", "calibration score", logarithmic=False)
+    return _report(results, scale, paper.PREDICTIVE, measures, (CALIBRATION,), ("calibration", "calibration score"))
 
 
-def present_detection(results: Results, scale: Scale) -> Presentation:
+def present_detection(results: Results, scale: Scale) -> Report:
     measures = ("AUC-ROC", "AUC-ROC, σ per atom", "AUC-ROC, force σ")
-    main = _main_table(results, scale, paper.DETECTION, measures)
-    more = _more_tables(results, scale, ("AUC-ROC",))
-    return _presentation(scale, [main, *more], "detection", "AUC-ROC", logarithmic=False)
+    return _report(results, scale, paper.DETECTION, measures, ("AUC-ROC",), ("detection", "AUC-ROC"))
 
 
-def present_dropout(results: Results, scale: Scale) -> Presentation:
+# --- dropout rates
+
+
+def present_dropout(results: Results, scale: Scale) -> Report:
     by_backbone = {"dimenet++": paper.DROPOUT_DIMENET, "schnet": paper.DROPOUT_SCHNET}
     columns = {f"{rate} %": f"mcd-{rate}" for rate in RATES}
-    tables = [
-        beside(by_backbone[backbone], ours_of(results, scale, backbone, columns)) for backbone in DROPOUT[scale].recipes
-    ]
-    notes = differences(scale, "qm7x", DROPOUT[scale].recipes)
+    backbones = [study.backbone for study in DROPOUT[scale]]
+    tables = [beside(by_backbone[name], ours_of(results, scale, name, columns)) for name in backbones]
+    notes = differences(scale, "qm7x", backbones)
     if scale == "quick":
-        notes.append("Table 21, of DimeNet++, is made at scale paper alone.")
-    return Presentation(
+        notes.append("Table 21, of DimeNet++, is made at scale paper only.")
+    return Report(
         tables=tables,
         figures={f"table-{table.title[6:8]}": figures.dots(table, label="eV, eV/Å, or score") for table in tables},
         notes=notes,
     )
 
 
-ACCURACY_EXPERIMENT = Experiment(
-    title="errors on QM7-X, in and out of equilibrium",
-    shows="Tables 4, 17, 18, 19, 20 (errors)",
-    cells=lambda scale, data: METHODS[scale].cells(scale, data),
-    present=present_accuracy,
-    quick_minutes=15,
-)
-CALIBRATION_EXPERIMENT = Experiment(
-    title="calibration on QM7-X",
-    shows="Tables 4, 17, 18, 19, 20 (calibration)",
-    cells=lambda scale, data: METHODS[scale].cells(scale, data),
-    present=present_calibration,
-    quick_minutes=15,
-)
-DETECTION_EXPERIMENT = Experiment(
-    title="non-equilibrium structures of QM7-X told apart from equilibrium ones",
-    shows="Tables 5, 17, 18, 19, 20 (AUC-ROC)",
-    cells=lambda scale, data: METHODS[scale].cells(scale, data),
-    present=present_detection,
-    quick_minutes=15,
-)
-DROPOUT_EXPERIMENT = Experiment(
-    title="rates of dropout on QM7-X",
-    shows="Tables 21, 22",
-    cells=lambda scale, data: DROPOUT[scale].cells(scale, data),
-    present=present_dropout,
-    quick_minutes=7,
-)
+# --- σ of forces
+
+FORCE_MEASURES = ("Energy MAE", "Forces MAE", "AUC-ROC energy", "AUC-ROC forces")
+FORCE_RATES: dict[Scale, tuple[int, ...]] = {"quick": (1, 5, 20), "paper": (1, 5, 10, 20)}
+
+
+def _force_methods(scale: Scale) -> dict[str, dict[str, str]]:
+    """Methods by block of rows and by column."""
+    rates = FORCE_RATES[scale]
+    return {
+        "MCD": {f"{rate} %": f"mcd-{rate}" for rate in rates},
+        "MCD-LNK": {f"{rate} %": f"mcd-lnk-{rate}" for rate in rates},
+        "Ensemble": {"0 %": "ensemble"},
+        "LNK, analytic σ": {f"{rate} %": f"lnk-{rate}" for rate in rates} | {"0 %": "fixed-lnk"},
+        "fixed-LNK, closed form, analytic σ": {"0 %": "fixed-lnk-closed"},
+    }
+
+
+def _force_study(scale: Scale) -> Study:
+    methods = (method for columns in _force_methods(scale).values() for method in columns.values())
+    return _study(scale, MAIN[scale], tuple(methods))
+
+
+def present_forces(results: Results, scale: Scale) -> Report:
+    methods = _force_methods(scale)
+
+    def ours(row: Labels, column: str) -> float | None:
+        return ours_of(results, scale, MAIN[scale], methods[row[0]])(row, column)
+
+    rows = [(block, measure) for block in methods for measure in FORCE_MEASURES]
+    detection = beside(paper.FORCE, ours, rows=[row for row in rows if row[1] == "AUC-ROC forces"])
+    return Report(
+        tables=[beside(paper.FORCE, ours, rows=rows, title=_title(scale))],
+        figures={"detection": figures.dots(detection, label="AUC-ROC by force σ", logarithmic=False)},
+        notes=[
+            "Analytic σ of forces is that of the process itself, from one model and one pass. At 0 % dropout the LNK "
+            "is the fixed-LNK. The paper has no such rows: it considers them impossible.",
+            *differences(scale, "qm7x", (MAIN[scale],)),
+        ],
+    )
+
+
+EXPERIMENTS = {
+    "qm7x-accuracy": Experiment(
+        title="errors on QM7-X, in and out of equilibrium",
+        shows="Tables 4, 17, 18, 19, 20 (errors)",
+        jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
+        present=present_accuracy,
+        quick_minutes=15,
+    ),
+    "qm7x-calibration": Experiment(
+        title="calibration on QM7-X",
+        shows="Tables 4, 17, 18, 19, 20 (calibration)",
+        jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
+        present=present_calibration,
+        quick_minutes=15,
+    ),
+    "qm7x-ooe": Experiment(
+        title="detection of non-equilibrium structures of QM7-X",
+        shows="Tables 5, 17, 18, 19, 20 (AUC-ROC)",
+        jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
+        present=present_detection,
+        quick_minutes=15,
+    ),
+    "dropout-rate": Experiment(
+        title="dropout rates on QM7-X",
+        shows="Tables 21, 22",
+        jobs=lambda scale, data: study_jobs(DROPOUT[scale], data),
+        present=present_dropout,
+        quick_minutes=7,
+    ),
+    "force-uncertainty": Experiment(
+        title="σ of forces by dropout, by an ensemble, and analytic",
+        shows="Table 7",
+        jobs=lambda scale, data: study_jobs([_force_study(scale)], data),
+        present=present_forces,
+        quick_minutes=15,
+    ),
+}

@@ -1,61 +1,27 @@
-"""The paper's experiments by name: run what is left of one, and write down what came out beside what was published."""
+"""The paper's experiments by name: run one, and write our numbers beside the published ones."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from sigmaff.errors import ConfigError
 from sigmaff.files import atomic_write, write_json
 from sigmaff.progress import Listener
+from sigmaff.runs.jobs import JobFolder, JobResult, Results, run_jobs
 from sigmaff.tasks import ClusterConfig
-from sigmaff_paper.experiments import (
-    costs,
-    figures,
-    force_uncertainty,
-    locality,
-    md17_accuracy,
-    md17_ood,
-    qm7x,
-    svgp_dkl,
-)
-from sigmaff_paper.experiments.cell import CellResult, Place, Results
-from sigmaff_paper.experiments.experiment import Experiment
-from sigmaff_paper.experiments.presentation import Presentation
-from sigmaff_paper.experiments.protocols import Scale
-from sigmaff_paper.experiments.runner import run_cells
-from sigmaff_paper.experiments.sources import Data
+from sigmaff_paper.experiments import costs, figures, locality, md17, qm7x, svgp_dkl
+from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.experiment import Experiment, Report
+from sigmaff_paper.experiments.settings import Scale
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "locality": locality.EXPERIMENT,
-    "md17-accuracy": md17_accuracy.EXPERIMENT,
-    "md17-ood": md17_ood.DETECTION_EXPERIMENT,
-    "qm7x-accuracy": qm7x.ACCURACY_EXPERIMENT,
-    "qm7x-calibration": qm7x.CALIBRATION_EXPERIMENT,
-    "qm7x-ooe": qm7x.DETECTION_EXPERIMENT,
-    "dropout-rate": qm7x.DROPOUT_EXPERIMENT,
-    "force-uncertainty": force_uncertainty.EXPERIMENT,
-    "speed": costs.SPEED_EXPERIMENT,
-    "parameters": costs.PARAMETERS_EXPERIMENT,
-    "svgp-dkl": svgp_dkl.EXPERIMENT,
-    "gmdn": md17_ood.MIXTURE_EXPERIMENT,
+    **locality.EXPERIMENTS,
+    **md17.EXPERIMENTS,
+    **qm7x.EXPERIMENTS,
+    **svgp_dkl.EXPERIMENTS,
+    **costs.EXPERIMENTS,
 }
-"""Table 1, of the desiderata, is what ``sigmaff audit`` measures; Tables 8 to 10 are the settings of scale paper."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reproduction:
-    """What came out of an experiment, and the files that tell it."""
-
-    name: str
-    scale: Scale
-    presentation: Presentation
-    results: Results
-    paths: list[Path]
-
-    @property
-    def without_result(self) -> list[CellResult]:
-        return [result for result in self.results.values() if result.status != "done"]
+"""``sigmaff audit`` measures Table 1, the desiderata. Tables 8 to 10 are the settings of scale paper."""
 
 
 def reproduce(
@@ -66,90 +32,84 @@ def reproduce(
     output: Path,
     cluster: ClusterConfig,
     listener: Listener,
-) -> Reproduction:
-    """Do the cells of an experiment that are left, and write its tables and figures to ``output / name``.
+) -> tuple[Report, Results, list[Path]]:
+    """Run the jobs of an experiment that are left, and write its tables and figures to ``output / name``.
 
-    Cells are kept in ``output / "cells"`` and shared by all experiments. Those without a result are told of, and tried
-    again at the next call.
+    All experiments share the jobs in ``output / "cells"``. Rerun to try failed jobs again. Return the report, the
+    results of all jobs and the files.
+
+    Arguments:
+        folders: with data sets.
     """
     if name not in EXPERIMENTS:
         raise ConfigError(f"there is no experiment {name!r}; known: {', '.join(EXPERIMENTS)}")
     experiment, output = EXPERIMENTS[name], output.resolve()
-    data = Data(folders=tuple(folder.resolve() for folder in folders), made=output / "data")
-    results = run_cells(experiment.cells(scale, data), Place(output), cluster, listener)
-    presentation = experiment.present(results, scale)
-    paths = write_presentation(output / name, name, scale, presentation, results)
-    return Reproduction(name=name, scale=scale, presentation=presentation, results=results, paths=paths)
+    data = DataFolders(folders=tuple(folder.resolve() for folder in folders), made=output / "data")
+    results = run_jobs(experiment.jobs(scale, data), JobFolder(output / "cells"), listener, cluster)
+    report = experiment.present(results, scale)
+    return report, results, write_report(output / name, name, scale, report, results)
 
 
-def write_presentation(
-    directory: Path, name: str, scale: Scale, presentation: Presentation, results: Results
-) -> list[Path]:
-    """``results.json``, ``results.md`` and the figures, replaced where they are."""
-    pictures = {directory / f"{figure}.png": figure for figure in presentation.figures}
-    for path, figure in pictures.items():
-        with atomic_write(path, force=True) as temporary:
-            figures.png(presentation.figures[figure], temporary)
-        with atomic_write(path.with_suffix(".svg"), force=True) as temporary:
-            temporary.write_text(figures.svg(presentation.figures[figure], figure), encoding="utf-8")
-    write_json(directory / "results.json", _content(name, scale, presentation, results), force=True)
-    with atomic_write(directory / "results.md", force=True) as temporary:
-        temporary.write_text(markdown(name, scale, presentation, results), encoding="utf-8")
-    return [directory / "results.md", directory / "results.json", *pictures]
+def without_result(results: Results) -> list[JobResult]:
+    return [result for result in results.values() if result.status != "done"]
 
 
-def _content(name: str, scale: Scale, presentation: Presentation, results: Results) -> dict[str, Any]:
-    return {
+def write_report(directory: Path, name: str, scale: Scale, report: Report, results: Results) -> list[Path]:
+    """Write ``results.json``, ``results.md`` and the figures; replace existing files."""
+    for title, figure in report.figures.items():
+        with atomic_write(directory / f"{title}.png", force=True) as temporary:
+            figures.png(figure, temporary)
+        with atomic_write(directory / f"{title}.svg", force=True) as temporary:
+            temporary.write_text(figures.svg(figure, title), encoding="utf-8")
+    content = {
         "experiment": name,
         "title": EXPERIMENTS[name].title,
         "shows": EXPERIMENTS[name].shows,
         "scale": scale,
-        "tables": [table.to_dict() for table in presentation.tables],
-        "notes": presentation.notes,
-        "figures": list(presentation.figures),
+        "tables": [table.to_dict() for table in report.tables],
+        "notes": report.notes,
+        "figures": list(report.figures),
         "data": _data_files(results),
         "cells": [
-            {
-                "name": result.name,
-                "status": result.status,
-                "reason": result.reason,
-                "seconds": result.seconds,
-                "warnings": list(result.warnings),
-            }
-            for result in results.values()
+            {key: value for key, value in asdict(result).items() if key != "content"} for result in results.values()
         ],
     }
+    write_json(directory / "results.json", content, force=True)
+    with atomic_write(directory / "results.md", force=True) as temporary:
+        temporary.write_text(_markdown(name, scale, report, results), encoding="utf-8")
+    pictures = [directory / f"{title}.png" for title in report.figures]
+    return [directory / "results.md", directory / "results.json", *pictures]
 
 
-def markdown(name: str, scale: Scale, presentation: Presentation, results: Results) -> str:
-    """Tables, figures, what differs from the paper, and what has no result."""
-    experiment = EXPERIMENTS[name]
+def _markdown(name: str, scale: Scale, report: Report, results: Results) -> str:
+    """Tables, figures, differences from the paper, and jobs without a result."""
+    experiment, files = EXPERIMENTS[name], _data_files(results)
     parts = [
         f"# {name}: {experiment.title}",
         f"{experiment.shows} of the paper, at scale {scale}. In brackets: the paper's numbers.",
-        *(table.markdown() for table in presentation.tables),
-        *(f"![{figure}]({figure}.svg)" for figure in presentation.figures),
+        *(table.markdown() for table in report.tables),
+        *(f"![{figure}]({figure}.svg)" for figure in report.figures),
         "## What differs from the paper",
-        "\n".join(f"- {note}" for note in presentation.notes),
-        *(["Trained on " + ", ".join(files) + "."] if (files := _data_files(results)) else []),
-        "## Cells",
-        _cells_told(results),
+        "\n".join(f"- {note}" for note in report.notes),
+        *(["Trained on " + ", ".join(files) + "."] if files else []),
+        "## Jobs",
+        _jobs_text(results),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _data_files(results: Results) -> list[str]:
-    """Folder and name of the files that models were trained on."""
+    """Folder and name of the training files."""
     paths = [Path(str(result.content["data"])) for result in results.values() if "data" in result.content]
     return sorted({f"{path.parent.name}/{path.name}" for path in paths})
 
 
-def _cells_told(results: Results) -> str:
+def _jobs_text(results: Results) -> str:
     counts = Counter(result.status for result in results.values())
     minutes = sum(result.seconds for result in results.values()) / 60
     lines = [
         ", ".join(f"{count} {status}" for status, count in counts.items()) + f"; {minutes:.1f} minutes of one thread.",
-        *(f"- {r.name} ({r.status}): {r.reason}" for r in results.values() if r.status != "done"),
-        *(f"- {r.name}: {warning}" for r in results.values() for warning in r.warnings),
+        *(f"- {result.name} ({result.status}): {result.reason}" for result in without_result(results)),
+        *(f"- {result.name}: {warning}" for result in results.values() for warning in result.warnings),
     ]
     return "\n".join(lines)

@@ -1,94 +1,118 @@
-"""A study: one data set, one backbone, one scale, and the models that are made there. Experiments share them."""
+"""Studies: the models of one data set and one backbone. Experiments share them."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from sigmaff.data import DataSource, SplitConfig
 from sigmaff.heads import EvidentialConfig, LNKConfig, SVGPConfig
-from sigmaff.models import PotentialConfig
+from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
+from sigmaff.runs import methods
 from sigmaff.runs.config import DataConfig, OtherStructures, RunConfig
-from sigmaff_paper.experiments.cell import Cell
-from sigmaff_paper.experiments.models import Joined, Sampled, Trained
-from sigmaff_paper.experiments.protocols import BACKBONES, SIZES, Scale, head_training, n_inducing, training
-from sigmaff_paper.experiments.recipes import RECIPES, Recipe, with_sources
-from sigmaff_paper.experiments.sources import Data
+from sigmaff.runs.jobs import Job, Results
+from sigmaff.runs.methods import Method
+from sigmaff.runs.model_jobs import method_jobs
+from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.settings import BACKBONES, SIZES, Scale, head_training, n_inducing, training
+from sigmaff_paper.tables import hyperparameters as paper
 from sigmaff_paper.tables.hyperparameters import Kind
 from sigmaff_paper.tables.md17 import MOLECULES, N_ATOMS
 
+RATES = (1, 5, 10, 15, 20)
+"""Dropout rates of the paper, in per cent."""
 OUT_OF_EQUILIBRIUM = "non-equilibrium"
 MD17_MOLECULES: dict[Scale, tuple[str, ...]] = {
     "quick": ("ethanol", "malonaldehyde", "naphthalene", "uracil"),
     "paper": MOLECULES,
 }
-"""Molecules that the models of each are told apart from."""
+"""Molecules on which models of the others are tested as out of distribution."""
+
+
+def _with_dropout(name: str, percent: int, n_samples: int | None = None, sampled_from: str | None = None) -> Method:
+    method = replace(methods.METHODS[name], dropout=percent / 100, sampled_from=sampled_from)
+    return method if n_samples is None else replace(method, mc_dropout=MonteCarloDropoutConfig(n_samples=n_samples))
+
+
+N, MORE = paper.N_SAMPLES, paper.N_MORE_SAMPLES
+METHODS: dict[str, Method] = {
+    **methods.ensemble_members(paper.ENSEMBLE_SIZE),
+    "ensemble": methods.METHODS["ensemble"],
+    **{f"mcd-{rate}": _with_dropout("mc_dropout", rate, N) for rate in RATES},
+    **{f"mcd-{rate}-69": _with_dropout("mc_dropout", rate, MORE, f"mcd-{rate}") for rate in (1, 20)},
+    "evidential": methods.METHODS["evidential"],
+    "gmdn": methods.METHODS["gmdn"],
+    "svgp-dkl": methods.METHODS["svgp_dkl"],
+    **{f"lnk-{rate}": _with_dropout("lnk", rate) for rate in RATES},
+    **{f"mcd-lnk-{rate}": _with_dropout("mcd_lnk", rate, N, f"lnk-{rate}") for rate in RATES},
+    "mcd-lnk-1-69": _with_dropout("mcd_lnk", 1, MORE, "lnk-1"),
+    "fixed-lnk": methods.METHODS["fixed_lnk_variational"],
+    "fixed-lnk-closed": methods.METHODS["fixed_lnk"],
+    "llpr": methods.METHODS["llpr"],
+    "latent-knn": methods.METHODS["latent_knn"],
+    "latent-mahalanobis": methods.METHODS["latent_mahalanobis"],
+}
+"""Methods of the paper's columns, and ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """``dataset`` is a molecule of MD17, or qm7x."""
-
     scale: Scale
-    dataset: str
+    dataset: str  # a molecule of MD17, or qm7x
     backbone: str
+    methods: tuple[str, ...] = ()  # names of METHODS
 
     @property
     def kind(self) -> Kind:
         return "qm7x" if self.dataset == "qm7x" else "md17"
 
-    def name(self, recipe: str) -> str:
-        """Of the cell of a recipe."""
+    def job(self, method: str) -> str:
+        """Return the name of the job of a method."""
         folder = "qm7x" if self.kind == "qm7x" else f"md17-{self.dataset}"
-        return f"{self.scale}/{folder}/{self.backbone}/{recipe}"
+        return f"{self.scale}/{folder}/{self.backbone}/{method}"
 
-    def cells(self, recipes: tuple[str, ...], data: Data) -> list[Cell]:
-        """Of these recipes and of all that they are made of."""
-        gathering: list[Cell] = [*data.qm7x().gathering] if self.kind == "qm7x" else []
-        return [*gathering, *(self._cell(name, RECIPES[name], data, gathering) for name in with_sources(recipes))]
+    def number(self, results: Results, method: str, *path: str) -> float | None:
+        """Look up a number of a method's result; ``None`` if it does not exist."""
+        name = self.job(method)
+        return results[name].number(*path) if name in results else None
 
-    def _cell(self, name: str, recipe: Recipe, data: Data, gathering: list[Cell]) -> Cell:
-        kind = Joined if recipe.joins else Sampled if recipe.samples is not None else Trained
-        after = tuple(self.name(source) for source in recipe.after)
-        return kind(
-            name=self.name(name),
-            after=after or tuple(cell.name for cell in gathering),
-            needs=self._needs(data),
-            config=self.config(recipe, data),
+    def jobs(self, data: DataFolders) -> list[Job]:
+        """Return the jobs of the methods and of all that these need."""
+        first = data.qm7x().jobs if self.kind == "qm7x" else []
+        return first + method_jobs(
+            METHODS,
+            self.methods,
+            lambda method: self.config(method, data),
+            prefix=self.job(""),
+            after=tuple(job.name for job in first),
+            needs=data.qm7x().needs if self.kind == "qm7x" else (data.md17(self.dataset),),
         )
 
-    def _needs(self, data: Data) -> tuple[Path, ...]:
-        return data.qm7x().needs if self.kind == "qm7x" else (data.md17(self.dataset),)
-
-    def config(self, recipe: Recipe, data: Data) -> RunConfig:
-        """The run of a recipe."""
-        sizes, method = SIZES[self.scale][self.kind], recipe.method
+    def config(self, method: Method, data: DataFolders) -> RunConfig:
+        """Return the run of a method."""
+        sizes, is_evidential = SIZES[self.scale][self.kind], isinstance(method.head, EvidentialConfig)
         run = RunConfig(
             data=DataConfig(
                 source=self._source(data),
                 split=SplitConfig(n_train=sizes.n_train, n_validation=sizes.n_validation, n_test=sizes.n_test),
             ),
             model=PotentialConfig(backbone=BACKBONES[self.scale][self.backbone], head=method.head),
-            training=training(
-                self.scale, self.kind, self.backbone, evidential=isinstance(method.head, EvidentialConfig)
-            ),
-            calibration="quantile",  # one factor for every method: the shape that is left is the method's own
-            ood={} if recipe.seed else self._others(data),
-            seed=recipe.seed,
+            training=training(self.scale, self.kind, self.backbone, evidential=is_evidential),
+            calibration="quantile",  # one factor for every method: its shape stays that of the method
+            ood=self._others(data),
         )
-        settings = method.settings(run)
-        changes: dict[str, Any] = {"model": self._with_inducing_points(settings.model)}
-        if method.trains_head:
-            frozen = method.head.trained == "after_backbone"
-            changes["head_training"] = head_training(self.scale, self.kind, self.backbone, frozen=frozen)
-        return settings.model_copy(update=changes)
+        config = method.settings(run)
+        config = config.model_copy(update={"model": self._with_inducing_points(config.model)})
+        if not method.trains_head:
+            return config
+        second = head_training(self.scale, self.kind, self.backbone, frozen=method.freezes_backbone)
+        return config.model_copy(update={"head_training": second})
 
-    def _source(self, data: Data) -> DataSource:
+    def _source(self, data: DataFolders) -> DataSource:
         if self.kind == "qm7x":
             return DataSource(path=data.qm7x().equilibrium)
         return DataSource(path=data.md17(self.dataset), format="rmd17_original")
 
-    def _others(self, data: Data) -> dict[str, OtherStructures]:
-        """Sets that σ should tell apart, of those that are there."""
+    def _others(self, data: DataFolders) -> dict[str, OtherStructures]:
+        """Sets of structures out of distribution, if their files exist."""
         n = SIZES[self.scale][self.kind].n_ood
         if self.kind == "qm7x":
             source = DataSource(path=data.qm7x().non_equilibrium)
@@ -105,3 +129,8 @@ class Study:
             return model
         n = n_inducing(self.scale, self.kind, N_ATOMS.get(self.dataset))
         return model.model_copy(update={"head": model.head.model_copy(update={"n_inducing": n})})
+
+
+def study_jobs(studies: Iterable[Study], data: DataFolders) -> list[Job]:
+    """Return the jobs of all studies, each once, sources first."""
+    return list({job.name: job for study in studies for job in study.jobs(data)}.values())

@@ -1,4 +1,4 @@
-"""Data sets made on the spot: from SMILES to labelled structures at rest and out of equilibrium."""
+"""Generate data sets: from SMILES to labelled structures, relaxed and out of equilibrium."""
 
 from sigmaff_paper.qm7x_like.config import GenerateConfig
 from sigmaff_paper.qm7x_like.molecules import draw_molecules, read_molecules, shipped_molecules

@@ -1,4 +1,4 @@
-"""The commands that make data sets."""
+"""The command ``sigmaff generate``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,35 +7,40 @@ import typer
 
 from sigmaff.cli.options import console
 
-app = typer.Typer(help="Make data sets: structures from SMILES, labelled on the spot.", no_args_is_help=True)
+app = typer.Typer(
+    help="Generate data sets: structures from SMILES, labelled by a QM engine.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
 @app.callback()
 def _group() -> None:
-    """Make data sets: structures from SMILES, labelled on the spot."""
+    """Generate data sets: structures from SMILES, labelled by a QM engine."""
 
 
 @app.command("qm7x-like")
 def qm7x_like(
     output: Annotated[Path, typer.Option("--output", "-o", help="directory of the data set", show_default=False)],
-    smiles: Annotated[
-        Path | None, typer.Option(help="a file of SMILES, one on each line, instead of the shipped list")
-    ] = None,
+    smiles: Annotated[Path | None, typer.Option(help="file of SMILES, one per line; default: the shipped list")] = None,
     molecules: Annotated[
-        int | None, typer.Option(min=1, help="molecules, drawn from the list; 600 of the shipped one, all of a file")
+        int | None,
+        typer.Option(min=1, help="molecules drawn from the list; default: 600 of the shipped list, all of a file"),
     ] = None,
-    conformers: Annotated[int, typer.Option(min=1, help="conformers of a molecule, at most")] = 8,
+    conformers: Annotated[int, typer.Option(min=1, help="maximum number of conformers of a molecule")] = 8,
     displaced: Annotated[int, typer.Option(min=0, help="non-equilibrium structures of each conformer")] = 4,
-    temperature: Annotated[float, typer.Option(min=1.0, help="of the displacements along normal modes, K")] = 1500.0,
-    geometry: Annotated[str, typer.Option(help="engine that relaxes, and gives normal modes")] = "gfn1-xtb",
+    temperature: Annotated[
+        float, typer.Option(min=1.0, help="temperature of displacements along normal modes, K")
+    ] = 1500.0,
+    geometry: Annotated[str, typer.Option(help="engine for relaxation and normal modes")] = "gfn1-xtb",
     engine: Annotated[
-        str, typer.Option(help="engine of all labels: gfn2-xtb, gfn1-xtb, pyscf-pbe, or module:factory")
+        str, typer.Option(help="engine for all labels: gfn2-xtb, gfn1-xtb, pyscf-pbe, or module:factory")
     ] = "gfn2-xtb",
-    seed: Annotated[int, typer.Option(min=0, help="of molecules, conformers and displacements")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of molecules, conformers and displacements")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="processes on this machine")] = 2,
-    scheduler: Annotated[str | None, typer.Option(help="address of a Dask scheduler to use instead")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="Dask scheduler to use instead, tcp://host:port")] = None,
 ) -> None:
-    """Conformers at rest and out of equilibrium, as in QM7-X. The same command goes on after an interruption."""
+    """Generate relaxed and displaced conformers, as in QM7-X. Rerun the same command to resume."""
     from pydantic import ValidationError
 
     from sigmaff.cli.progress import Terminal

@@ -1,4 +1,4 @@
-"""Molecules in three dimensions from SMILES, by RDKit."""
+"""Conformers from SMILES, by RDKit."""
 
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from rdkit.Chem import Mol
 
 EMBEDDED_PER_WANTED = 6
-"""Conformers that are tried for each that is wanted: most fall into the same few minima."""
+"""Conformers to try for each wanted one: most relax to the same few minima."""
 
 BONDED = 1.25
 """Atoms closer than this times the sum of their covalent radii are bonded."""
 
 SAME_ENERGY, SAME_DISTANCES = 2e-3, 0.05
-"""eV and Å: conformers closer than both are one."""
+"""eV and Å: conformers closer than both are equal."""
 
 
 def require_rdkit() -> ModuleType:
-    """rdkit.Chem, or what to do where it lacks."""
+    """Import ``rdkit.Chem``; raise ``ConfigError`` if RDKit is missing."""
     try:
         from rdkit import Chem
     except ModuleNotFoundError:
@@ -34,7 +34,7 @@ def require_rdkit() -> ModuleType:
 
 
 def parse(smiles: str) -> "Mol":
-    """The molecule with its hydrogen atoms."""
+    """Return the molecule with its hydrogen atoms."""
     Chem = require_rdkit()
     from rdkit.rdBase import BlockLogs
 
@@ -46,9 +46,9 @@ def parse(smiles: str) -> "Mol":
 
 
 def embed(molecule: "Mol", n: int, seed: int) -> list[Atoms]:
-    """Up to n different conformers, the lowest of a molecular-mechanics force field, from low to high.
+    """Return up to n different conformers, the lowest of a molecular-mechanics force field, from low to high.
 
-    Stereocentres and double bonds that the SMILES leaves open take every form.
+    All stereoisomers are allowed if the SMILES does not specify one.
     """
     from rdkit.Chem import rdDistGeom, rdForceFieldHelpers
     from rdkit.rdBase import BlockLogs
@@ -66,7 +66,7 @@ def embed(molecule: "Mol", n: int, seed: int) -> list[Atoms]:
 
 
 def distinct(structures: list[Atoms], energies: npt.NDArray[np.float64]) -> list[int]:
-    """Numbers of structures unlike all lower ones, from low to high energy; mirror images are alike."""
+    """Return indices of distinct structures, from low to high energy; mirror images are equal."""
     kept: list[int] = []
     prints = [_sorted_distances(atoms) for atoms in structures]
     for index in np.argsort(energies, kind="stable"):
@@ -76,7 +76,7 @@ def distinct(structures: list[Atoms], energies: npt.NDArray[np.float64]) -> list
 
 
 def has_bonds_of(atoms: Atoms, molecule: "Mol") -> bool:
-    """Whether those atoms are neighbours that should be."""
+    """Return whether the structure has exactly the bonds of the molecule."""
     radii = covalent_radii[atoms.numbers]
     bonded = atoms.get_all_distances() < BONDED * (radii[:, None] + radii)
     np.fill_diagonal(bonded, False)
@@ -89,7 +89,7 @@ def _alike(prints: list[npt.NDArray[np.float64]], energies: npt.NDArray[np.float
 
 
 def _sorted_distances(atoms: Atoms) -> npt.NDArray[np.float64]:
-    """Distances of all pairs, in order of elements, then of length: the same however equal atoms are numbered."""
+    """Distances of all pairs, sorted by elements, then by length: independent of the order of equal atoms."""
     first, second = np.triu_indices(len(atoms), 1)
     elements = np.sort(atoms.numbers[np.stack([first, second])], axis=0)
     distances = atoms.get_all_distances()[first, second]

@@ -17,7 +17,7 @@ WAVENUMBER = units._hbar * 1e10 / np.sqrt(units._e * units._amu) / units.invcm
 
 @dataclass(frozen=True, kw_only=True)
 class Modes:
-    """Vibrations alone, from soft to hard. A unit of amplitude along mode i moves atoms by displacements[i]."""
+    """Vibrations, from soft to hard. A unit of amplitude along mode i moves atoms by displacements[i]."""
 
     squared_frequencies: FloatArray  # (n_modes,) ω², eV/(Å² u); negative where the energy falls on both sides
     displacements: FloatArray  # (n_modes, n_atoms, 3), 1/√u: M^(-1/2) times orthonormal eigenvectors
@@ -35,7 +35,7 @@ class Modes:
 
 
 def force_constants(atoms: Atoms) -> FloatArray:
-    """∂²E/∂x∂x by central differences of the forces of the atoms' calculator, (3n, 3n), eV/Å²."""
+    """Return ∂²E/∂x∂x by central differences of the forces of the atoms' calculator, (3n, 3n), eV/Å²."""
     rows = []
     for coordinate in range(3 * len(atoms)):
         shift = np.zeros(3 * len(atoms))
@@ -47,7 +47,7 @@ def force_constants(atoms: Atoms) -> FloatArray:
 
 
 def normal_modes(atoms: Atoms, constants: FloatArray) -> Modes:
-    """Eigenvectors of M^(-1/2) H M^(-1/2) in the space where the molecule neither moves nor turns as a whole."""
+    """Return eigenvectors of M^(-1/2) H M^(-1/2) orthogonal to translations and rotations."""
     root_mass = np.sqrt(np.repeat(atoms.get_masses(), 3))
     vibrations = _orthogonal_complement(_rigid_motions(atoms) * root_mass)
     weighted = constants / np.outer(root_mass, root_mass)
@@ -59,10 +59,12 @@ def normal_modes(atoms: Atoms, constants: FloatArray) -> Modes:
 def thermal_displacements(
     modes: Modes, temperature: float, n: int, generator: np.random.Generator, *, softest: float
 ) -> FloatArray:
-    """Draws of the classical harmonic molecule at a temperature (K): amplitudes N(0, kT/ω²). (n, n_atoms, 3), Å.
+    """Draw displacements of the classical harmonic molecule: amplitudes N(0, kT/ω²). Return (n, n_atoms, 3), Å.
 
-    softest: cm⁻¹. Softer modes move only as far as one of this wavenumber: along a straight line, as far as kT would
-    let a soft torsion go, bonds would break.
+    Arguments:
+        temperature: K.
+        softest: cm⁻¹. Softer modes move only as far as a mode of this wavenumber: large displacements along a straight
+            line would break bonds.
     """
     squared = np.maximum(modes.squared_frequencies, (softest / WAVENUMBER) ** 2)
     amplitudes = generator.normal(size=(n, len(squared))) * np.sqrt(units.kB * temperature / squared)
@@ -77,7 +79,7 @@ def _forces(atoms: Atoms, shift: FloatArray) -> FloatArray:
 
 
 def _rigid_motions(atoms: Atoms) -> FloatArray:
-    """Translations along and turns about three axes through the centre of mass, (6, 3n)."""
+    """Translations along and rotations about three axes through the centre of mass, (6, 3n)."""
     centered = atoms.positions - atoms.get_center_of_mass()
     translations = [np.tile(axis, (len(atoms), 1)) for axis in np.eye(3)]
     rotations = [np.cross(axis, centered) for axis in np.eye(3)]
@@ -85,7 +87,7 @@ def _rigid_motions(atoms: Atoms) -> FloatArray:
 
 
 def _orthogonal_complement(vectors: FloatArray) -> FloatArray:
-    """Orthonormal rows that span what the vectors (rows) do not; turning a line about itself is no motion."""
+    """Orthonormal rows orthogonal to the vectors (rows). A linear molecule has one rotation less."""
     _, sizes, rows = np.linalg.svd(vectors, full_matrices=True)
     rank = int((sizes > 1e-3 * sizes.max()).sum())
     return rows[rank:]

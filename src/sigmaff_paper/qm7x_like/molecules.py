@@ -1,4 +1,4 @@
-"""Molecules as SMILES: the list that is shipped, or one of the user's."""
+"""Molecules as SMILES: the shipped list, or a file."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -10,12 +10,12 @@ from sigmaff.errors import ConfigError, DataError
 
 
 def shipped_molecules() -> tuple[str, ...]:
-    """Neutral closed-shell molecules of up to seven heavy atoms C, N, O, S, Cl, from small to large."""
+    """Return neutral closed-shell molecules of up to seven heavy atoms C, N, O, S, Cl, from small to large."""
     return tuple(files("sigmaff_paper.qm7x_like").joinpath("molecules.smi").read_text(encoding="utf-8").split())
 
 
 def read_molecules(path: Path) -> tuple[str, ...]:
-    """The first word of each line; a molecule that is there twice counts once."""
+    """Read the first word of each line, each molecule once."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
@@ -27,7 +27,7 @@ def read_molecules(path: Path) -> tuple[str, ...]:
 
 
 def draw_molecules(smiles: Sequence[str], n: int, seed: int) -> tuple[str, ...]:
-    """n of them at random, in their order."""
+    """Draw n molecules at random; keep their order."""
     if n > len(smiles):
         raise ConfigError(f"{n} molecules were asked for, and the list has {len(smiles)}")
     drawn = np.random.default_rng(seed).choice(len(smiles), n, replace=False)

@@ -1,4 +1,4 @@
-"""All structures of one molecule: relaxed conformers, and each of them displaced along its normal modes."""
+"""Structures of one molecule: relaxed conformers, each displaced along its normal modes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,38 +26,38 @@ Stage = Literal["embedding", "relaxation", "modes", "label", "worker"]
 EQUILIBRIUM, NONEQUILIBRIUM = "equilibrium", "nonequilibrium"
 
 SPARE = 0.9
-"""Relaxed to this times fmax, as forces of a fresh calculation differ a little."""
+"""Relax to this times fmax, because forces of a new calculation differ slightly."""
 
 IMAGINARY = 10.0
 """cm⁻¹. An imaginary mode beyond it is a saddle point; below it, noise of finite differences along a soft mode."""
 
 PUSHES = (0.2, 0.4)
-"""Å that the fastest atom is moved off a saddle point, the first and the second time."""
+"""Å: largest displacement of an atom off a saddle point, in the first and the second attempt."""
 
 AFTER_PUSH = 0.1
-"""Times fmax: forces beside a saddle point are small, and must not be taken for rest."""
+"""Times fmax: forces beside a saddle point are small, and do not mean convergence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Something that was to be made and was not."""
+    """A structure that could not be made."""
 
     smiles: str
-    conformer: int | None  # None: there is nothing of this molecule
+    conformer: int | None  # None: the whole molecule failed
     stage: Stage
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """What came of a molecule. Structures tell in ``info`` their smiles, conformer, kind and relative_energy."""
+    """Structures of a molecule. Their ``info`` holds smiles, conformer, kind and relative_energy."""
 
     structures: tuple[Atoms, ...]
     failures: tuple[Failure, ...]
 
 
 def make_structures(smiles: str, config: GenerateConfig) -> Product:
-    """The same for the same SMILES and settings, whatever else is made."""
+    """Make all structures of a molecule. They depend on the SMILES and the settings only."""
     seed = int.from_bytes(sha256(f"{config.seed} {smiles}".encode()).digest()[:4], "big") >> 1
     record = _Record(smiles=smiles)
     try:
@@ -69,7 +69,9 @@ def make_structures(smiles: str, config: GenerateConfig) -> Product:
     candidates = {number: relaxed[number] for number in _distinct_numbers(relaxed)}
     settled = record.each("modes", candidates, lambda atoms: settle(atoms, molecule, config))
     if not settled:
-        return record.nothing("modes" if relaxed else "relaxation", f"none of {len(starts)} conformers came to rest")
+        return record.nothing(
+            "modes" if relaxed else "relaxation", f"none of {len(starts)} conformers could be relaxed to a minimum"
+        )
     generator = np.random.default_rng(seed)
     structures = []
     for number in _distinct_numbers({number: minimum for number, (minimum, _) in settled.items()}):
@@ -77,13 +79,13 @@ def make_structures(smiles: str, config: GenerateConfig) -> Product:
         shifts = thermal_displacements(modes, config.temperature, config.displaced, generator, softest=config.softest)
         structures += _labelled(minimum, shifts, number, config, record)
     if not structures:
-        return record.nothing("label", f"none of {len(settled)} conformers at rest has a label")
+        return record.nothing("label", f"none of {len(settled)} relaxed conformers has a label")
     _set_relative_energies(structures)
     return Product(structures=tuple(structures), failures=tuple(record.failures))
 
 
 def relax(start: Atoms, molecule: "Mol", config: GenerateConfig, fmax: float) -> Atoms:
-    """The structure at rest that is reached downhill, with its energy there, if it is still the same molecule."""
+    """Relax a structure and label it. Raise ``LabelError`` if it fails or the bonds change."""
     atoms = start.copy()
     atoms.calc = make_calculator(atoms, config.geometry)
     with engine_failures(config.geometry):
@@ -96,7 +98,7 @@ def relax(start: Atoms, molecule: "Mol", config: GenerateConfig, fmax: float) ->
 
 
 def settle(atoms: Atoms, molecule: "Mol", config: GenerateConfig) -> tuple[Atoms, Modes]:
-    """A minimum and its modes: the structure at rest, or what is reached from it downhill if it is a saddle point."""
+    """Return a minimum and its modes. A saddle point is displaced along its imaginary mode and relaxed again."""
     modes = vibrations(atoms, config)
     for push in PUSHES:
         if modes.lowest_wavenumber > -IMAGINARY:
@@ -112,7 +114,7 @@ def settle(atoms: Atoms, molecule: "Mol", config: GenerateConfig) -> tuple[Atoms
 
 
 def vibrations(atoms: Atoms, config: GenerateConfig) -> Modes:
-    """Normal modes of the energy that structures rest on."""
+    """Return the normal modes at the level of the relaxation."""
     atoms = atoms.copy()
     atoms.calc = make_calculator(atoms, config.geometry)
     with engine_failures(config.geometry):
@@ -121,7 +123,7 @@ def vibrations(atoms: Atoms, config: GenerateConfig) -> Modes:
 
 @dataclass(frozen=True, kw_only=True)
 class _Record:
-    """Keeps what fails on the way."""
+    """Collects failures."""
 
     smiles: str
     failures: list[Failure] = field(default_factory=list)
@@ -134,7 +136,7 @@ class _Record:
         return Product(structures=(), failures=tuple(self.failures))
 
     def each(self, stage: Stage, pieces: Mapping[int, A], function: Callable[[A], B]) -> dict[int, B]:
-        """function(piece) of each conformer for which there is one."""
+        """function(piece) of each conformer that does not fail."""
         done = {}
         for number, piece in pieces.items():
             try:
@@ -145,7 +147,7 @@ class _Record:
 
 
 def _labelled(minimum: Atoms, shifts: FloatArray, number: int, config: GenerateConfig, record: _Record) -> list[Atoms]:
-    """A conformer at rest and displaced; nothing of one whose structure at rest has no label."""
+    """A relaxed conformer and its displacements; nothing if the relaxed one has no label."""
     structures: list[Atoms] = []
     for index, shift in enumerate((np.zeros_like(minimum.positions), *shifts)):
         atoms = Atoms(minimum.numbers, minimum.positions + shift)
@@ -169,7 +171,7 @@ def _distinct_numbers(minima: Mapping[int, Atoms]) -> list[int]:
 
 
 def _set_relative_energies(structures: list[Atoms]) -> None:
-    """eV above the lowest minimum of the molecule."""
+    """In eV above the lowest minimum of the molecule."""
     lowest = min(atoms.get_potential_energy() for atoms in structures if atoms.info["kind"] == EQUILIBRIUM)
     for atoms in structures:
         atoms.info["relative_energy"] = atoms.get_potential_energy() - lowest

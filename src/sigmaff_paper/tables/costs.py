@@ -1,4 +1,4 @@
-"""What methods cost, and how their σ grows: Tables 6 and 11, and what the text says of Figure 2."""
+"""Costs of methods and growth of their σ: Tables 6 and 11, and Figure 2 according to the text."""
 
 from sigmaff_paper.tables.table import PaperTable
 
@@ -27,7 +27,7 @@ PARAMETERS = PaperTable(
 
 LOCALITY = PaperTable(
     number="Figure 2",
-    caption="growth of energy σ with the number of far copies of a molecule: slope of log σ over log n",
+    caption="growth of energy σ with the number of distant copies of a molecule: slope of log σ over log n",
     columns=("slope",),
     rows={
         ("Ensemble",): (1.0,),
@@ -37,9 +37,9 @@ LOCALITY = PaperTable(
         ("LNK",): (1.0,),
     },
     slips={
-        (("LNK",), "slope"): "the figure shows a variance for the LNK beside standard deviations for the others; of σ "
-        "it would be 0.5",
+        (("LNK",), "slope"): "the figure shows the variance of the LNK and the standard deviations of the others; the "
+        "slope of its σ is 0.5",
     },
 )
-"""Its text: linear with slope 1 for ensembles and LNK; in expectation for MCD; SVGP-DKL and evidential regression rise
-too steeply, and no further after three molecules."""
+"""The text: linear with slope 1 for ensembles and LNK, for MCD in expectation; SVGP-DKL and evidential regression rise
+too steeply, and stop after three molecules."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["md17", "qm7x"]
-"""Of the data."""
+"""Kind of data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,6 @@ TRAININGS: dict[tuple[str, str, Kind], Training] = {  # backbone, method, data
         learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000, forces_weight=0.9
     ),
 }
-EVIDENTIAL_LAMBDA = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """MD17: Tables 2, 3 and 12 to 16. kcal/mol and kcal/mol/Å."""
 
-from sigmaff_paper.tables.table import CALIBRATION, Numbers, PaperTable, Rows
+from sigmaff_paper.tables.table import CALIBRATION, Labels, Numbers, PaperTable
 
 N_ATOMS = {
     "aspirin": 21,
@@ -16,8 +16,8 @@ MOLECULES = tuple(N_ATOMS)
 QUANTITIES = ("Energy", "Forces", CALIBRATION)
 
 
-def _by_molecule(*numbers: tuple[Numbers, ...]) -> Rows:
-    """Energy, forces and (where there is one) calibration of each molecule in turn."""
+def _by_molecule(*numbers: tuple[Numbers, ...]) -> dict[Labels, Numbers]:
+    """Label rows: energy, forces and, if given, calibration of each molecule in turn."""
     return {
         (molecule, quantity): row
         for molecule, rows in zip(MOLECULES, numbers, strict=True)
@@ -38,7 +38,7 @@ SCHNET = PaperTable(
         ((1.662, 0.202, 0.106, 0.108, 0.099), (1.404, 0.402, 0.31, 0.296, 0.23), (1.269, 1.472, 1.501, None, 1.526)),
         ((1.759, 0.168, 0.121, 0.119, 0.115), (1.945, 0.48, 0.338, 0.326, 0.265), (1.262, 1.524, 1.44, None, 1.543)),
     ),
-    slips={(("ethanol", "Forces"), "Backbone"): "taken for a slip: its own ensemble has 0.191, its fixed-LNK 0.271"},
+    slips={(("ethanol", "Forces"), "Backbone"): "probably a misprint: its own ensemble has 0.191, its fixed-LNK 0.271"},
 )
 
 AVERAGE = PaperTable(
@@ -55,11 +55,11 @@ AVERAGE = PaperTable(
     },
     slips={
         (("DimeNet++", "Energy"), "fixed-LNK"): "0.109 by Table 14",
-        (("DimeNet++", "Forces"), "fixed-LNK"): "0.235 by Table 14, whose evidential column has the average 0.197",
+        (("DimeNet++", "Forces"), "fixed-LNK"): "0.235 by Table 14; 0.197 is the average of its evidential column",
         (("SchNet", "Energy"), "fixed-LNK"): "0.143 by Table 2; 0.134 by the LNK of Table 16",
-        (("SchNet", "Forces"), "fixed-LNK"): "0.430 by Table 2; it is the average of the LNK of Table 16",
-        (("NequIP", "Energy"), "fixed-LNK"): "averages six molecules: Table 15 has none for naphthalene",
-        (("NequIP", "Forces"), "fixed-LNK"): "averages six molecules: Table 15 has none for naphthalene",
+        (("SchNet", "Forces"), "fixed-LNK"): "0.430 by Table 2; this is the average of the LNK of Table 16",
+        (("NequIP", "Energy"), "fixed-LNK"): "average of six molecules: Table 15 has no number for naphthalene",
+        (("NequIP", "Forces"), "fixed-LNK"): "average of six molecules: Table 15 has no number for naphthalene",
     },
 )
 
@@ -193,7 +193,7 @@ SCHNET_ALL = PaperTable(
             (1.262, 1.396, 1.524, 1.37, None, 2.725),
         ),
     ),
-    slips={(("ethanol", "Forces"), "Backbone"): "taken for a slip: its own ensemble has 0.191, its LNK 0.298"},
+    slips={(("ethanol", "Forces"), "Backbone"): "probably a misprint: its own ensemble has 0.191, its LNK 0.298"},
 )
 
 SVGP_DKL = PaperTable(
@@ -229,7 +229,7 @@ GMDN = PaperTable(
         ((0.121, 0.129), (0.338, 0.476)),
     ),
     slips={
-        (("aspirin", "Energy"), "GMDN"): "its energies were not learned, as the paper says",
-        (("naphthalene", "Energy"), "GMDN"): "its energies were not learned, as the paper says",
+        (("aspirin", "Energy"), "GMDN"): "the energies were not learned, according to the paper",
+        (("naphthalene", "Energy"), "GMDN"): "the energies were not learned, according to the paper",
     },
 )

@@ -1,6 +1,6 @@
 """QM7-X: Tables 4, 5, 7 and 17 to 22. eV and eV/Å."""
 
-from sigmaff_paper.tables.table import CALIBRATION, Numbers, PaperTable, Rows
+from sigmaff_paper.tables.table import CALIBRATION, Labels, Numbers, PaperTable
 
 _MEASURES = (
     "Energy ID",
@@ -14,7 +14,7 @@ _MEASURES = (
 _RATES = ("1 %", "5 %", "10 %", "15 %", "20 %")
 
 
-def _by_measure(*numbers: Numbers) -> Rows:
+def _by_measure(*numbers: Numbers) -> dict[Labels, Numbers]:
     return {(measure,): row for measure, row in zip(_MEASURES, numbers, strict=True)}
 
 

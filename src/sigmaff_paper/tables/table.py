@@ -1,38 +1,36 @@
-"""A published table: its numbers where it has them, and what is known to be wrong with some of them."""
+"""A published table: its numbers, and known errors in some of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Labels = tuple[str, ...]
 Numbers = tuple[float | None, ...]
-Rows = Mapping[Labels, Numbers]
-Slips = Mapping[tuple[Labels, str], str]
 
 CALIBRATION = "Calibration"
 CALIBRATION_RANGE = (0.922, 1.688)
-"""Of the mean of calibration scores of single samples: √Σ(p − 0 or 1)² lies in it for each of them, √0.85 … √2.85."""
+"""Range of calibration scores of single structures, √Σ(p − 0 or 1)², and so of their mean: √0.85 … √2.85."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """``rows`` by their labels, one number for each column; ``None`` is a dash."""
+    """Rows by their labels, one number for each column; ``None`` is a dash."""
 
     number: str  # "Table 2"
     caption: str
     columns: Labels
-    rows: Rows
-    slips: Slips = field(default_factory=dict)  # by row and column
+    rows: Mapping[Labels, Numbers]
+    slips: Mapping[tuple[Labels, str], str] = field(default_factory=dict)  # by row and column
 
     def value(self, row: Labels, column: str) -> float | None:
-        """``None`` also for rows and columns that it does not have."""
+        """Return a number; ``None`` if there is no such row or column."""
         if row not in self.rows or column not in self.columns:
             return None
         return self.rows[row][self.columns.index(column)]
 
     def slip(self, row: Labels, column: str) -> str | None:
-        """What is wrong with a number."""
+        """Return what is wrong with a number; ``None`` if nothing is known."""
         number = self.value(row, column)
         low, high = CALIBRATION_RANGE
         if number is None or row[-1] != CALIBRATION or low <= number <= high:
             return self.slips.get((row, column))
-        return f"not between {low} and {high}, where the mean score of single structures lies whatever σ is"
+        return f"impossible: the mean score of single structures is between {low} and {high} for any σ"

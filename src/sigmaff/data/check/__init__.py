@@ -1,4 +1,4 @@
-"""The data doctor: what is in a data set, and what is wrong with it, before any training."""
+"""The data doctor: summarise a data set and find errors in it before training."""
 
 from collections.abc import Callable, Iterator
 
@@ -38,7 +38,11 @@ __all__ = ["Finding", "check_structures"]
 
 
 def check_structures(structures: LabelledStructures) -> list[Finding]:
-    """Everything worth knowing, errors first. Read with ``labels=()`` to have missing labels found too."""
+    """Run all checks on a data set. Return the findings, errors first.
+
+    Arguments:
+        structures: eV and Å; read them with ``labels=()``, so that missing labels are findings instead of errors.
+    """
     findings = [found for check in CHECKS for found in check(structures)]
     finite = finite_part(structures)
     if len(finite):

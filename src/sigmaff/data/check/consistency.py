@@ -1,4 +1,4 @@
-"""Units and signs: do forces go with energies, and are both of the size that nature gives them?"""
+"""Check units and signs: consistency of forces and energies, and their magnitudes."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,34 +13,34 @@ from sigmaff.data.structures import FloatArray, LabelledStructures
 from sigmaff.units import ENERGY_UNITS, LENGTH_UNITS
 
 MAX_STEP = 0.25
-"""Å. Between frames whose atoms move less, −½(F₁ + F₂)·(x₂ − x₁) is the energy difference to third order."""
+"""Å. If atoms move less between two frames, −½(F₁ + F₂)·(x₂ − x₁) is the energy difference to third order."""
 
 MIN_STEPS = 10
 
 LARGE_RMS_FORCE = 15.0
-"""eV/Å. Structures near equilibrium have about 1 to 3; in kcal/mol/Å that is 23 times more."""
+"""eV/Å. Structures near equilibrium have about 1 to 3; the number in kcal/mol/Å is 23 times larger."""
 
 
 def check_forces_against_energies(data: LabelledStructures) -> Iterator[Finding]:
-    """In steps of a trajectory, compare the work of the forces with the change of energy."""
+    """Compare the work of the forces with the change of energy between consecutive frames."""
     work, change = _steps(data)
     if len(work) < MIN_STEPS or not work.any() or not change.any():
         return
     correlation = float(np.dot(work, change) / (np.linalg.norm(work) * np.linalg.norm(change)))
     slope = float(np.dot(work, change) / np.dot(work, work))
     if correlation < -0.5:
-        message = f"energy rises along the forces (correlation {correlation:.2f} in {len(work)} short steps): "
-        yield finding("error", "force_sign", message + "their sign is wrong; gradients instead of forces?", data)
+        message = f"energies increase along the forces (correlation {correlation:.2f} in {len(work)} short steps): "
+        yield finding("error", "force_sign", message + "the sign of the forces is wrong; are they gradients?", data)
     elif correlation > 0.9 and not 0.67 < slope < 1.5:
-        message = f"energies change {slope:.3g} times as much as forces say (in {len(work)} short steps)"
+        message = f"energies change {slope:.3g} times as much as the forces predict (in {len(work)} short steps)"
         yield finding("error", "force_unit", message + _explanation(slope), data)
     elif correlation < 0.5:
-        message = f"energies do not follow forces (correlation {correlation:.2f} in {len(work)} short steps)"
+        message = f"energies and forces are inconsistent (correlation {correlation:.2f} in {len(work)} short steps)"
         yield finding("warning", "force_consistency", message, data)
 
 
 def _steps(data: LabelledStructures) -> tuple[FloatArray, FloatArray]:
-    """Work done against the forces and change of energy in each short step between consecutive frames, eV."""
+    """Work against the forces and change of energy for each short step between consecutive frames, eV."""
     work, change = [], []
     if data.energy is None or data.forces is None:
         return np.zeros(0), np.zeros(0)
@@ -54,7 +54,7 @@ def _steps(data: LabelledStructures) -> tuple[FloatArray, FloatArray]:
 
 
 def _displacement(one: Atoms, two: Atoms) -> FloatArray | None:
-    """Shortest displacement of each atom, (n_atoms, 3) Å; ``None`` if these are not steps of one run."""
+    """Shortest displacement of each atom, (n_atoms, 3) Å; ``None`` if the frames are not of one trajectory."""
     if not (np.array_equal(one.numbers, two.numbers) and np.array_equal(one.pbc, two.pbc)):
         return None
     step = two.positions - one.positions
@@ -67,7 +67,7 @@ def _displacement(one: Atoms, two: Atoms) -> FloatArray | None:
 
 
 def _explanation(slope: float) -> str:
-    """Units that energies and forces would have, taken for eV and eV/Å, to give this slope."""
+    """Units that explain this slope if energies and forces were read as eV and eV/Å."""
     fitting = [
         f"energies in {energy} with forces in {force}/{length}"
         for energy, energy_value in ENERGY_UNITS.items()
@@ -79,27 +79,30 @@ def _explanation(slope: float) -> str:
 
 
 def check_magnitudes(data: LabelledStructures) -> Iterator[Finding]:
-    """Total energies of all electrons, and forces near equilibrium, have known sizes.
+    """Compare all-electron total energies, and forces, with their typical magnitudes.
 
-    Energies without core electrons are far smaller than the estimate; only ratios that fit a unit are named.
+    Energies without core electrons are far smaller than the estimate, so only ratios that match a unit are reported.
     """
     if data.energy is not None:
         ratio = float(np.median(data.energy / (composition(data) @ all_electron_energy(np.array(data.elements)))))
         for unit in ("Hartree", "kcal/mol", "kJ/mol"):
             if abs(ratio * ENERGY_UNITS[unit] - 1) < 0.03:
-                message = f"total energies are {ratio:.4g} times those of the atoms in eV: are they in {unit}?"
+                message = f"total energies are {ratio:.4g} times the sum of atomic energies in eV: are they in {unit}?"
                 yield finding("warning", "energy_unit", message, data)
     if data.forces is not None:
         rms = float(np.sqrt(np.mean(np.concatenate(data.forces) ** 2)))
         if rms > LARGE_RMS_FORCE:
-            message = f"force components of {rms:.3g} eV/Å rms: are they in kcal/mol/Å or Hartree/Bohr?"
+            message = f"the rms force component is {rms:.3g} eV/Å: are forces in kcal/mol/Å or Hartree/Bohr?"
             yield finding("warning", "large_forces", message, data)
 
 
 def all_electron_energy(number: FloatArray) -> FloatArray:
-    """Energy of a neutral atom in eV, semiclassical (Thomas–Fermi, Scott, Schwinger).
+    """Energy of neutral atoms in eV, semiclassical (Thomas–Fermi, Scott, Schwinger).
 
-    E = −(0.768745 Z^{7/3} − Z²/2 + 0.2699 Z^{5/3}) Hartree: 8 % off for H, 1 % for C, better beyond.
+    E = −(0.768745 Z^{7/3} − Z²/2 + 0.2699 Z^{5/3}) Hartree; the error is 8 % for H, 1 % for C, less for larger Z.
+
+    Arguments:
+        number: atomic numbers, any shape.
     """
     z = np.asarray(number, dtype=np.float64)
     return -Hartree * (0.768745 * z ** (7 / 3) - 0.5 * z**2 + 0.2699 * z ** (5 / 3))

@@ -1,4 +1,4 @@
-"""What is in the data: composition, sizes, ranges; what is missing, repeated or not a number."""
+"""Check the contents: composition, sizes, ranges; missing, duplicate and non-finite values."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from sigmaff.data.overlap import first_occurrence
 from sigmaff.data.structures import IndexArray, LabelledStructures
 
 SAME_ENERGY = 1e-4
-"""eV. Copies of a structure whose energies differ by more contradict each other."""
+"""eV. Energies of equal structures that differ by more than this contradict each other."""
 
 
 def check_composition(data: LabelledStructures) -> Iterator[Finding]:
@@ -38,18 +38,18 @@ def check_ranges(data: LabelledStructures) -> Iterator[Finding]:
 
 def check_missing(data: LabelledStructures) -> Iterator[Finding]:
     for label, values in (("energy", data.energy), ("forces", data.forces)):
-        lacking = data.incomplete_labels.get(label, ())
-        if values is None and lacking:
-            where = np.flatnonzero(np.isin(data.frame_index, lacking))
-            yield finding("error", "missing_labels", f"some structures have no {label}", data, where)
+        frames = data.incomplete_labels.get(label, ())
+        if values is None and frames:
+            where = np.flatnonzero(np.isin(data.frame_index, frames))
+            yield finding("error", "missing_labels", f"{label} is missing in some structures", data, where)
         elif values is None:
-            yield finding("warning", "missing_labels", f"no structure has {label}", data)
+            yield finding("warning", "missing_labels", f"{label} is missing in all structures", data)
 
 
 def check_finite(data: LabelledStructures) -> Iterator[Finding]:
     for name, bad in _not_finite(data).items():
         if len(bad):
-            yield finding("error", "not_finite", f"{name} with NaN or infinite values", data, bad)
+            yield finding("error", "not_finite", f"{name} has NaN or infinite values", data, bad)
 
 
 def finite_part(data: LabelledStructures) -> LabelledStructures:
@@ -59,7 +59,7 @@ def finite_part(data: LabelledStructures) -> LabelledStructures:
 
 
 def _not_finite(data: LabelledStructures) -> dict[str, IndexArray]:
-    """For each quantity the indices of structures where it has NaN or infinite values."""
+    """For each quantity, the indices of structures where it has NaN or infinite values."""
     values = {
         "positions": [atoms.positions for atoms in data.structures],
         "cell": [atoms.cell.array for atoms in data.structures],
@@ -75,10 +75,10 @@ def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:
     first = first_occurrence(data.structures)
     copies = np.flatnonzero(first != np.arange(len(data)))
     if len(copies):
-        message = "structures repeat an earlier one; they would leak from training into test sets"
+        message = "duplicate structures; they would leak from the training set into the test set"
         yield finding("warning", "duplicates", message, data, copies)
     if data.energy is not None:
         contradicting = copies[np.abs(data.energy[copies] - data.energy[first[copies]]) > SAME_ENERGY]
         if len(contradicting):
-            message = "structures repeat an earlier one with another energy"
+            message = "duplicate structures with different energies"
             yield finding("error", "contradicting_duplicates", message, data, contradicting)

@@ -1,4 +1,4 @@
-"""What the data doctor says."""
+"""Findings of the data doctor."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing to know about a data set. An error should be mended before training."""
+    """One finding about a data set. Fix errors before training."""
 
     severity: Severity
     code: str
     message: str
-    frames: tuple[int, ...] = ()  # numbers within the source
+    frames: tuple[int, ...] = ()  # numbers of the frames in the file
 
 
 def finding(
     severity: Severity, code: str, message: str, structures: LabelledStructures, indices: Iterable[int] = ()
 ) -> Finding:
-    """A finding about the structures at these indices; the message ends with the first few frames."""
+    """Make a finding about the structures at these indices. Its message ends with the first five frames."""
     frames = tuple(int(structures.frame_index[index]) for index in indices)
     if frames:
         shown = ", ".join(str(frame) for frame in frames[:5]) + (", …" if len(frames) > 5 else "")

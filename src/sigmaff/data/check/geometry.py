@@ -1,4 +1,4 @@
-"""Structures that no force field can use, or that hint at a mistake."""
+"""Check structures: unusable geometries, and geometries that suggest a mistake."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,10 @@ OVERLAP = 0.5
 """Two atoms closer than this fraction of the sum of their covalent radii overlap."""
 
 LONELY = 5.0
-"""Å. An atom with no other within this distance is on its own."""
+"""Å. An atom without a neighbour within this distance is isolated."""
 
 SMALL_VOLUME = 3.0
-"""Å³ per atom of a periodic cell. Diamond, the densest ordinary solid, has 5.7."""
+"""Å³ per atom of a periodic cell. Diamond, which is very dense, has 5.7."""
 
 
 def check_geometry(data: LabelledStructures) -> Iterator[Finding]:
@@ -40,12 +40,12 @@ def check_geometry(data: LabelledStructures) -> Iterator[Finding]:
         message = f"atoms closer than {OVERLAP} times the sum of their covalent radii"
         yield finding("error", "overlapping_atoms", message, data, overlapping)
     if lonely:
-        message = f"atoms with no other within {LONELY:g} Å, as in broken molecules"
+        message = f"atoms without a neighbour within {LONELY:g} Å, as in dissociated molecules"
         yield finding("warning", "lonely_atoms", message, data, lonely)
 
 
 def _neighborhood(atoms: Atoms) -> tuple[float, bool]:
-    """Shortest distance over the sum of covalent radii, and whether some atom has no neighbour."""
+    """Smallest ratio of a distance to the sum of covalent radii, and whether some atom has no neighbour."""
     (first, second), shift = neighbor_pairs(atoms.positions, atoms.cell.array, atoms.pbc, LONELY)
     distance = np.linalg.norm(atoms.positions[second] + shift - atoms.positions[first], axis=1)
     radii = covalent_radii[atoms.numbers]
@@ -58,9 +58,9 @@ def check_cells(data: LabelledStructures) -> Iterator[Finding]:
     volume = {index: np.linalg.det(data.structures[index].cell.array) for index in solids}
     left_handed = [index for index in solids if volume[index] < 0]
     if left_handed:
-        message = "cells are left-handed: energies and forces are right, but some other codes refuse them"
+        message = "cells are left-handed: energies and forces are correct, but some other programs reject such cells"
         yield finding("warning", "left_handed_cell", message, data, left_handed)
     tiny = [index for index in solids if abs(volume[index]) < SMALL_VOLUME * len(data.structures[index])]
     if tiny:
-        message = f"cells with less than {SMALL_VOLUME:g} Å³ per atom: is the unit of length right?"
+        message = f"cells have less than {SMALL_VOLUME:g} Å³ per atom: is the length unit correct?"
         yield finding("warning", "tiny_cell", message, data, tiny)

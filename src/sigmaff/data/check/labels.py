@@ -1,4 +1,4 @@
-"""Energies and forces that cannot be, by themselves."""
+"""Check energies and forces for impossible and outlying values."""
 
 from collections.abc import Iterator
 
@@ -9,16 +9,16 @@ from sigmaff.data.statistics import composition, reference_energies
 from sigmaff.data.structures import FloatArray, LabelledStructures
 
 ABSURD_FORCE = 100.0
-"""eV/Å."""
+"""eV/Å. A larger force is an error."""
 
 ABSURD_RATIO = 50.0
-"""Times the median |F| of the data set, or the median deviation of energies per atom."""
+"""Outliers exceed this multiple of the median |F|, or of the median deviation of energies per atom."""
 
 NET_FORCE = 0.1
-"""|Σ F| over Σ |F| of an isolated structure: physics says 0, a converged calculation far below this."""
+"""|Σ F| / Σ |F| of an isolated structure: exactly 0 in theory, far below this in a converged calculation."""
 
 SMALL_FORCE = 0.01
-"""eV/Å per atom. Below it a net force is noise."""
+"""eV/Å per atom. A smaller net force is noise."""
 
 
 def check_force_size(data: LabelledStructures) -> Iterator[Finding]:
@@ -37,7 +37,7 @@ def check_force_size(data: LabelledStructures) -> Iterator[Finding]:
 
 
 def check_zero_forces(data: LabelledStructures) -> Iterator[Finding]:
-    """Exact zeros are what a missing label turns into; symmetry makes them too, so a few are no error."""
+    """Find forces of exactly zero. They may be missing labels, or due to symmetry: a few are not an error."""
     if data.forces is None:
         return
     resting = [(forces == 0).all(axis=1) for forces in data.forces]
@@ -45,10 +45,10 @@ def check_zero_forces(data: LabelledStructures) -> Iterator[Finding]:
     atoms = [index for index, zero in enumerate(resting) if zero.any() and not zero.all()]
     if frames:
         severity: Severity = "error" if len(frames) > len(data) // 2 else "warning"
-        message = "all forces are exactly zero: missing labels, or a perfect crystal"
+        message = "all forces are exactly zero: labels are missing, or the structure is a perfect crystal"
         yield finding(severity, "zero_forces", message, data, frames)
     if atoms:
-        message = "some atoms have a force of exactly zero: constrained in the calculation, or by symmetry"
+        message = "some atoms have a force of exactly zero: they were constrained, or it is due to symmetry"
         yield finding("warning", "zero_force_atoms", message, data, atoms)
 
 
@@ -59,7 +59,7 @@ def check_net_force(data: LabelledStructures) -> Iterator[Finding]:
     mean = np.array([np.linalg.norm(forces, axis=1).mean() for forces in data.forces])
     drifting = np.flatnonzero((net > SMALL_FORCE) & (net > NET_FORCE * mean) & _several_atoms(data))
     if len(drifting):
-        message = "forces do not add up to zero: atoms are missing, constrained, or in an external field"
+        message = "the sum of forces is not zero: atoms are missing, constrained, or in an external field"
         yield finding("warning", "net_force", message, data, drifting)
 
 
@@ -68,18 +68,18 @@ def check_energies(data: LabelledStructures) -> Iterator[Finding]:
         return
     zero = np.flatnonzero(data.energy == 0)
     if len(zero):
-        yield finding("warning", "zero_energies", "energies of exactly zero: missing labels?", data, zero)
+        yield finding("warning", "zero_energies", "energies are exactly zero: are labels missing?", data, zero)
     deviation = np.abs(_energy_residual(data))
     several = _several_atoms(data)
     spread = float(np.median(deviation[several])) if several.any() else 0.0
     outlying = np.flatnonzero(several & (deviation > ABSURD_RATIO * spread) & (deviation > 0.5))
     if len(outlying):
-        message = "energies far (over 0.5 eV per atom) from what the composition and the other structures tell"
+        message = "energies differ by more than 0.5 eV per atom from the value expected for the composition"
         yield finding("warning", "outlying_energies", message, data, outlying)
 
 
 def _energy_residual(data: LabelledStructures) -> FloatArray:
-    """Energy per atom less the median of what reference energies leave over, eV."""
+    """Energy per atom minus reference energies, relative to the median, eV."""
     counts = composition(data)
     references = reference_energies(data, "least_squares")
     residual = (data.energy - counts @ np.array(list(references.values()))) / counts.sum(1)

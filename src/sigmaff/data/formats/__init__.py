@@ -1,4 +1,4 @@
-"""Readers of file formats. To add one: a file here, a line in ``READERS``, a name in ``source.Format``."""
+"""Readers of file formats. To add one: a file here, a line in ``READERS``, and its name in ``source.Format``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,12 +37,12 @@ NPZ_MARKS: dict[str, tuple[str, ...]] = {"md17": md17.MARKS, "rmd17": rmd17.MARK
 
 
 def detect_format(path: Path) -> str:
-    """The format that a file's ending (of an archive, its arrays) tells."""
+    """Detect the format of a file from its ending, and of a NumPy archive from its arrays."""
     kind = ENDINGS.get(path.suffix.lower())
     if kind is None:
         raise DataError(
-            f"{path}: the ending {path.suffix!r} tells no format (known: {', '.join(ENDINGS)}); "
-            f"give `format`: one of {', '.join(READERS)}"
+            f"{path}: the ending {path.suffix!r} is unknown (known: {', '.join(ENDINGS)}); "
+            f"set `format` to one of {', '.join(READERS)}"
         )
     return _npz_layout(path) if kind == "npz" else kind
 

@@ -1,4 +1,4 @@
-"""ASE databases (SQLite): labels of the calculator, of the key-value pairs, or of the data of a row."""
+"""ASE databases (SQLite): labels in the calculator, the key-value pairs, or the data of a row."""
 
 import sqlite3
 from contextlib import closing
@@ -28,19 +28,19 @@ def read_ase_db(path: Path, source: DataSource) -> FileContents:
 
 
 def _check_database(path: Path) -> None:
-    """ASE writes its tables into any SQLite file that lacks them: look first, read-only."""
+    """Check for ASE's tables, read-only: ASE would write them into any SQLite file without them."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         query = "SELECT count(*) FROM sqlite_master WHERE name = 'systems'"
         if connection.execute(query).fetchone()[0] == 0:
-            raise DataError(f"{path} is a database, but not one that ASE wrote: it has no table of structures")
+            raise DataError(f"{path} is a database, but not an ASE database: it has no table of structures")
         page_size = connection.execute("PRAGMA page_size").fetchone()[0]
         verdict = connection.execute("PRAGMA quick_check").fetchone()[0]
         if verdict != "ok" or path.stat().st_size % page_size:
-            raise DataError(f"{path} is damaged or cut short: it does not pass the check of its pages")
+            raise DataError(f"{path} is damaged or truncated: its integrity check failed")
 
 
 def _with_stated_units(path: Path, contents: FileContents, metadata: dict[str, Any], key: str) -> FileContents:
-    """Units in the metadata, where SchNetPack writes them."""
+    """Read units from the metadata, as SchNetPack writes them."""
     units = {
         "energy": metadata.get("_property_unit_dict", {}).get(key),
         "length": metadata.get("_distance_unit"),

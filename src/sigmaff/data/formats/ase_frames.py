@@ -1,4 +1,4 @@
-"""Labels of structures that ASE has read: in a calculator, in ``info`` or in ``arrays``."""
+"""Labels of ASE structures: in the calculator, in ``info`` or in ``arrays``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from sigmaff.errors import DataError
 
 
 def frame_contents(path: Path, frames: Sequence[Atoms], source: DataSource) -> FileContents:
-    """Find each label under its declared key, else under its own name or with ``REF_`` before it."""
+    """Find each label under its declared key, or else under its own name with or without the prefix ``REF_``."""
     explicit = {"energy": source.energy_key, "forces": source.forces_key, "stress": source.stress_key}
     candidates = {label: (key,) if key else (label, f"REF_{label}") for label, key in explicit.items()}
     names = {name for keys in candidates.values() for name in keys}
@@ -32,22 +32,22 @@ def frame_contents(path: Path, frames: Sequence[Atoms], source: DataSource) -> F
 
 
 def _label(path: Path, frames: Sequence[Atoms], label: str, candidates: tuple[str, ...]) -> list[Any]:
-    """One label of each frame, ``None`` where absent. A label under two names is ambiguous."""
+    """One label of each frame, ``None`` if missing. A label under two names is ambiguous: an error."""
     values, first_frame = [], dict[str, int]()
     for frame, atoms in enumerate(frames):
         present = {key: _shaped(path, frame, atoms, key, label) for key in candidates if _has(atoms, key)}
         key, value = next(iter(present.items()), (None, None))
         if not _agree(list(present.values())):
             raise DataError(
-                f"{path}, frame {frame}: {' and '.join(present)} are both there and differ; "
-                f"say which is the label with `{label}_key`"
+                f"{path}, frame {frame}: {' and '.join(present)} are both present and differ; "
+                f"select one with `{label}_key`"
             )
         if key is not None:
             first_frame.setdefault(key, frame)
         values.append(value)
     if len(first_frame) > 1:
         where = " but ".join(f"frame {frame} has {key}" for key, frame in first_frame.items())
-        raise DataError(f"{path}: {where}; make them one, or say which is the label with `{label}_key`")
+        raise DataError(f"{path}: {where}; use one name in all frames, or select one with `{label}_key`")
     return values
 
 
@@ -68,7 +68,7 @@ def _keys(atoms: Atoms) -> list[str]:
 
 
 def _shaped(path: Path, frame: int, atoms: Atoms, key: str, label: str) -> float | FloatArray:
-    """The value in the label's shape, straight from where it is stored: no constraint zeroes a force."""
+    """The stored value in the shape of the label. ASE's getters are not used: constraints would set forces to zero."""
     holder = next(place for place in (_results(atoms), atoms.info, atoms.arrays) if key in place)
     try:
         value = np.asarray(holder[key], dtype=np.float64)
@@ -78,11 +78,11 @@ def _shaped(path: Path, frame: int, atoms: Atoms, key: str, label: str) -> float
             return value
         return voigt_6_to_full_3x3_stress(value) if value.shape == (6,) else value.reshape(3, 3)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{path}, frame {frame}: {key} = {holder[key]!r} cannot be the {label}: {error}") from error
+        raise DataError(f"{path}, frame {frame}: {key} = {holder[key]!r} is not a valid {label}: {error}") from error
 
 
 def _bare(atoms: Atoms, label_names: set[str]) -> Atoms:
-    """The structure and all remarks on it, but no calculator, constraint or label."""
+    """Copy the structure, its info and arrays, without calculator, constraints and labels."""
     info = {key: value for key, value in atoms.info.items() if key not in label_names}
     bare = Atoms(numbers=atoms.numbers, positions=atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info=info)
     for name in atoms.arrays.keys() - bare.arrays.keys() - label_names:

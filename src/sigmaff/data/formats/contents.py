@@ -1,4 +1,4 @@
-"""What a reader hands over: a file's contents in the file's own units."""
+"""The result of a reader: contents of a file, in the file's units."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,25 +13,25 @@ from sigmaff.errors import DataError, SigmaffError
 
 @dataclass(frozen=True, kw_only=True)
 class FileContents:
-    """Structures and labels in the file's own units. ``None``: that structure has no such label."""
+    """Structures and labels in the file's units. ``None``: the structure does not have the label."""
 
     structures: Sequence[Atoms]
     energy: Sequence[float | None]
     forces: Sequence[FloatArray | None]  # (n_atoms, 3) each
     stress: Sequence[FloatArray | None]  # (3, 3) each
-    sought: Mapping[str, str]  # label: the names it was looked for under
-    found: Callable[[int], Sequence[str]]  # names of everything that comes with a structure
-    frame_index: IndexArray  # (n,) their numbers within the file
+    sought: Mapping[str, str]  # label: the names that were searched
+    found: Callable[[int], Sequence[str]]  # index -> names of all values of that structure
+    frame_index: IndexArray  # (n,) numbers of the frames in the file
     time_index: IndexArray | None = None
     official_splits: Mapping[str, IndexArray] | None = None
     energy_unit: str = "eV"
     length_unit: str = "Angstrom"
-    stated_units: tuple[str, ...] = ()  # those of the two that the file itself names: not to be contradicted
+    stated_units: tuple[str, ...] = ()  # units that the file states; the user cannot override them
 
 
 @contextmanager
 def reading(place: Path | str, kind: str) -> Iterator[None]:
-    """Turn whatever a parser raises on foreign or damaged bytes into one clear error."""
+    """Convert any exception of a parser to one clear ``DataError``."""
     try:
         yield
     except SigmaffError:
@@ -40,5 +40,5 @@ def reading(place: Path | str, kind: str) -> Iterator[None]:
         reason = str(error) or type(error).__name__
         raise DataError(
             f"{place}: cannot be read as {kind} ({reason}). "
-            "The file may be cut short, or be of another format: then say which with `format`"
+            "The file may be truncated or in another format; set `format` if it is"
         ) from error

@@ -1,4 +1,4 @@
-"""Extended XYZ (and plain XYZ, which has no labels)."""
+"""Extended XYZ, and plain XYZ, which has no labels."""
 
 from collections.abc import Iterator
 from io import StringIO
@@ -24,7 +24,7 @@ def read_extxyz(path: Path, source: DataSource) -> FileContents:
 
 
 def _frame_texts(path: Path) -> Iterator[str]:
-    """The text of each frame. ASE alone would stop at an empty line and drop what follows."""
+    """The text of each frame. ASE's reader would stop at an empty line and ignore the rest."""
     frame = 0
     with path.open(encoding="utf-8") as file:
         while header := file.readline():
@@ -34,7 +34,7 @@ def _frame_texts(path: Path) -> Iterator[str]:
             if not header.strip().isdigit():
                 raise DataError(
                     f"{place}: expected the number of atoms, found {header.strip()[:60]!r}; "
-                    "the frame before it has more lines than it says, or this is not an extxyz file"
+                    "the previous frame has more lines than its number of atoms, or this is not an extxyz file"
                 )
             lines = list(islice(file, int(header) + 1))
             _reject_cut(place, int(header), lines)
@@ -43,12 +43,12 @@ def _frame_texts(path: Path) -> Iterator[str]:
 
 
 def _reject_cut(place: str, n_atoms: int, lines: list[str]) -> None:
-    """Raise if atoms are missing, or if the last line has no end, so that its last number may lack digits."""
+    """Raise if atoms are missing, or if the last line has no newline: its last number may be truncated."""
     if len(lines) <= n_atoms:
         found = max(len(lines) - 1, 0)
-        raise DataError(f"{place}: cut short, the file ends after {found} of {n_atoms} atoms")
+        raise DataError(f"{place}: truncated, the file ends after {found} of {n_atoms} atoms")
     if not lines[-1].endswith("\n"):
         raise DataError(
-            f"{place}: the last line has no end, so its last number may be cut short; "
+            f"{place}: the last line has no newline, so its last number may be truncated; "
             "if the file is complete, end it with a newline"
         )

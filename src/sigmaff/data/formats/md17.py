@@ -1,4 +1,4 @@
-"""MD17 in the layout of sGDML: z, R, E, F, and the units r_unit, e_unit."""
+"""MD17 in the sGDML layout: arrays z, R, E, F, and the units r_unit, e_unit."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from sigmaff.data.formats.stated_units import stated_unit
 from sigmaff.data.source import DataSource
 
 MARKS = ("R", "z")
-"""Arrays that tell the layout."""
+"""Arrays that identify the layout."""
 
 
 def read_md17(path: Path, source: DataSource) -> FileContents:

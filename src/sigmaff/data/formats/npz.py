@@ -1,4 +1,4 @@
-"""Arrays of a NumPy archive, checked before use. Never unpickles."""
+"""Arrays of a NumPy archive, checked before use. Pickled objects are never loaded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     with reading(path, "a NumPy archive"), path.open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, NpzFile):
-            raise DataError(f"{path} holds a single array, not an archive of arrays")
+            raise DataError(f"{path} contains a single array, not an archive of arrays")
         with archive:
             yield archive
 
@@ -58,7 +58,7 @@ def trajectory_contents(
     length_unit: str,
     stated_units: tuple[str, ...],
 ) -> FileContents:
-    """One molecule at many positions. ``names``: which arrays hold numbers, positions, energy, forces."""
+    """Frames of one molecule. ``names``: the arrays of numbers, positions, energy and forces."""
     positions = numbers_array(path, arrays, names["positions"])
     numbers = numbers_array(path, arrays, names["numbers"]).astype(np.int64).reshape(-1)
     n = len(positions)
@@ -86,13 +86,13 @@ def trajectory_contents(
 
 
 def _rows(path: Path, arrays: Arrays, name: str, n: int, *shapes: tuple[int, ...]) -> Sequence[FloatArray | None]:
-    """The array's rows; ``None`` for each if the archive does not have it."""
+    """The rows of the array; ``None`` for each if the archive does not have it."""
     return [*_expect(path, name, numbers_array(path, arrays, name), *shapes)] if name in arrays else [None] * n
 
 
 def numbers_array(path: Path, arrays: Arrays, name: str) -> FloatArray:
     if not np.issubdtype(arrays[name].dtype, np.number):
-        raise DataError(f"{path}: array {name} holds {arrays[name].dtype} values, not numbers")
+        raise DataError(f"{path}: array {name} contains {arrays[name].dtype} values, not numbers")
     return arrays[name].astype(np.float64)
 
 

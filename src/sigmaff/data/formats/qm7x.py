@@ -1,7 +1,7 @@
 """QM7-X in its published HDF5 layout: molecule / ``Geom-m<mol>-i<isomer>-c<conformer>-opt|d<k>`` / datasets.
 
-The label is the total energy ``ePBE0+MBD``, which the forces ``totFOR`` derive from. Energies of free atoms
-are taken off where those of every other data set are: by the reference energies of ``DatasetStatistics``.
+The label is the total energy ``ePBE0+MBD``; the forces ``totFOR`` are its derivatives. Energies of free atoms are
+subtracted as for every other data set, by the reference energies of ``DatasetStatistics``.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
         ]
     if not chosen:
         raise DataError(
-            f"{path} holds no structures ({source.structures}) in the QM7-X layout: "
+            f"{path} contains no structures ({source.structures}) in the QM7-X layout: "
             "<molecule>/Geom-m<molecule>-i<isomer>-c<conformer>-opt or -d<k>"
         )
     return FileContents(
@@ -53,7 +53,7 @@ def _wanted(name: str, source: DataSource) -> bool:
 
 
 def _used(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Not the some forty other properties of a structure."""
+    """Select the datasets that are used; a structure has about forty others."""
     return {key: group[key] for key in ("atNUM", "atXYZ", ENERGY, FORCES) if key in group}
 
 

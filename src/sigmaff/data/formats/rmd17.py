@@ -1,4 +1,4 @@
-"""rMD17 in its published layout: recomputed labels, and the original MD17 labels of the same geometries."""
+"""rMD17 in its published layout: recomputed labels, and the original MD17 labels of the same structures."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from sigmaff.data.structures import IndexArray
 from sigmaff.errors import DataError
 
 MARKS = ("nuclear_charges", "coords")
-"""Arrays that tell the layout."""
+"""Arrays that identify the layout."""
 
 
 def read_rmd17(path: Path, source: DataSource) -> FileContents:

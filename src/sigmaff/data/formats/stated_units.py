@@ -1,4 +1,4 @@
-"""Units that files name, in the spellings that they use."""
+"""Units that are stated in files."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ UNIT_NAMES = {
     "Ha": "Hartree",
     "Hartree": "Hartree",
 }
-"""Spellings of units in files, and ours."""
+"""Spelling in files: name in ``sigmaff.units``."""
 
 
 def stated_unit(path: Path, field: str, name: str) -> str:
-    """Our name of a unit that a file states in ``field``."""
+    """Return the name in ``sigmaff.units`` of the unit ``name`` that a file states in ``field``."""
     if name not in UNIT_NAMES:
         raise DataError(f"{path}: {field} is {name!r}; known: {', '.join(UNIT_NAMES)}")
     return UNIT_NAMES[name]

@@ -13,18 +13,23 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor, nn
 
+from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Fit, ForcesWay, Head, HeadSettings
+from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, Stage
+from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
+from sigmaff.heads.lnk.fit import LNKFit, solve
 from sigmaff.heads.lnk.kernel import LocalKernel
+from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -33,6 +38,8 @@ KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part,
     "rbf+linear": (RBF, True),
 }
 DRAW_SEED = 0
+MAX_DRAWS = 2**27
+"""Random numbers behind sampled force σ (a gigabyte)."""
 
 
 class LNKConfig(HeadSettings):
@@ -55,7 +62,7 @@ class LNKConfig(HeadSettings):
     mean: Literal["constant", "backbone", "residual"] = Field(
         default="residual",
         description="predicted energy: a constant plus the Gaussian process (constant; the paper's), the backbone's "
-        "own readout unchanged (backbone), or the readout plus the Gaussian process of what it misses (residual)",
+        "own readout unchanged (backbone), or the readout plus the Gaussian process of its error (residual)",
     )
     fit: Literal["closed_form", "variational"] = Field(
         default="closed_form",
@@ -64,8 +71,8 @@ class LNKConfig(HeadSettings):
     )
     freeze_backbone: bool = Field(
         default=True,
-        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or go on "
-        "training it together with the process (the paper's LNK)",
+        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or "
+        "continue to train it together with the process (the paper's LNK)",
     )
     variance_labels: Literal["energy", "energy+forces"] = Field(
         default="energy+forces",
@@ -74,7 +81,7 @@ class LNKConfig(HeadSettings):
     )
     selection: Literal["held_out", "marginal_likelihood"] = Field(
         default="held_out",
-        description="closed form only: what chooses lengthscale, scales, noise and the weight of force rows: the "
+        description="closed form only: criterion for lengthscale, scales, noise and the weight of force rows: the "
         "likelihood of held-out energies and forces, or that of the training set",
     )
     n_inducing: int = Field(
@@ -89,33 +96,44 @@ class LNKConfig(HeadSettings):
     )
 
     @property
-    def trained(self) -> Fit:
+    def stages(self) -> tuple[Stage, ...]:
         if self.fit == "closed_form":
-            return "solved"
-        return "after_backbone" if self.freeze_backbone else "from_backbone"
-
-    def n_draws(self, n_features: int, n_elements: int) -> int:
-        of_sample = (n_elements + 1) * (self.n_frequencies + n_features + 1) + self.n_inducing
-        return self.n_samples * of_sample + self.n_frequencies * n_features
-
-    def without_draws(self) -> Self:
-        return self.model_copy(update={"n_samples": 1, "n_frequencies": 1})
+            return ("backbone", "solve")
+        return ("backbone", "head") if self.freeze_backbone else ("backbone", "joint")
 
 
 class _Factors(NamedTuple):
-    """What follows from the parameters alone."""
+    """Values that follow from the parameters alone."""
 
     mean: Tensor  # μ, as it acts on the kernel's rows (p,)
     cholesky: Tensor  # C (p, p)
     of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
 
 
-class LNK(Head):
-    """Sparse Gaussian process of atom embeddings. Its algebra is float64, whatever the network's precision."""
+class _Draws(NamedTuple):
+    """The random numbers behind the sampled functions: the same for every model of the same sizes."""
 
+    phases: Tensor  # (n_frequencies,)
+    frequencies: Tensor  # (n_frequencies, d)
+    prior: Tensor  # (n_elements + 1, n_frequencies, n_samples)
+    posterior: Tensor  # (p, n_samples)
+    unseen: Tensor  # (d + 1, n_samples)
+
+
+class LabelNoise(NamedTuple):
+    """Variance of the noise of labels that the posterior assumes, in the normalised unit."""
+
+    energy: float
+    forces: float | None  # None: force labels do not inform the variance
+
+
+class LNK(Head):
+    """Sparse Gaussian process of atom embeddings. Its algebra is always float64."""
+
+    Config: ClassVar[type[HeadSettings]] = LNKConfig
     method = "lnk"
     kind = "epistemic"
-    forces_ways: tuple[ForcesWay, ...] = ("exact", "sampled")
+    force_std_methods: tuple[HeadForceStdMethod, ...] = ("exact", "sampled")
     learning_rate = 1e-2
 
     def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
@@ -123,7 +141,7 @@ class LNK(Head):
         self.config = config
         self.covariance = config.covariance
         if config.covariance == "diagonal":  # one function shared by all atoms cannot have it
-            self.forces_ways = ("exact",)
+            self.force_std_methods = ("exact",)
         self.n_samples = config.n_samples
         self.embedding = embedding
         self.readout = None if config.mean == "constant" else embedding.readout()
@@ -145,31 +163,52 @@ class LNK(Head):
         self.element_index: Tensor
         index = _element_index(elements) if config.by_element else torch.zeros(len(chemical_symbols), dtype=torch.int64)
         self.register_buffer("element_index", index, persistent=False)
-        self._draw_functions(embedding.n_features, n_elements, stationary or RBF)
-        self._prepared: tuple[tuple[int, ...], _Factors] | None = None
-        self._in_use: _Factors | None = None
+        self.force_weight: Tensor
+        self.register_buffer("force_weight", torch.zeros((), dtype=torch.float64))
+        self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
+        self._kept_draws: _Draws | None = None
 
-    def _draw_functions(self, n_features: int, n_elements: int, kernel: StationaryKernel) -> None:
-        """The random numbers behind the sampled functions: the same for every model of the same sizes."""
-        generator = torch.Generator("cpu").manual_seed(DRAW_SEED)
+    @property
+    def n_weights(self) -> int:
+        return self.kernel.n_weights
+
+    @property
+    def label_noise(self) -> LabelNoise:
+        """The noise of energies; that of forces is ``force_weight`` times less certain."""
+        energy, weight = math.exp(2.0 * self.log_noise.item()), self.force_weight.item()
+        return LabelNoise(energy, energy / weight if weight > 0 else None)
+
+    def _draws(self) -> _Draws:
+        """Made at the first use, and kept."""
+        device = self.weight_mean.device
+        if self._kept_draws is None or self._kept_draws.phases.device != device:
+            self._kept_draws = _Draws(*(draws.to(device) for draws in self._draw()))
+        return self._kept_draws
+
+    def _draw(self) -> _Draws:
+        n_features, n_elements = self.embedding.n_features, self.kernel.n_elements
         n_samples, n_frequencies = self.config.n_samples, self.config.n_frequencies
+        if n_samples * ((n_elements + 1) * n_frequencies + self.n_weights) + n_frequencies * n_features > MAX_DRAWS:
+            raise ConfigError(
+                f"{n_samples} samples with {n_frequencies} frequencies and {n_elements} elements take more memory than "
+                "sampled force σ may use; lower n_samples or n_frequencies, or ask for exact force σ"
+            )
+        generator = torch.Generator("cpu").manual_seed(DRAW_SEED)
 
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
-        self.phases: Tensor
-        self.frequencies: Tensor
-        self.prior_draws: Tensor
-        self.posterior_draws: Tensor
-        phases = 2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu")
-        self.register_buffer("phases", phases, persistent=False)
-        frequencies = kernel.draw_frequencies(n_frequencies, n_features, generator)
-        self.register_buffer("frequencies", frequencies, persistent=False)
-        prior_draws = normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies)
-        self.register_buffer("prior_draws", prior_draws, persistent=False)
-        self.register_buffer("posterior_draws", normal(self.kernel.n_weights, n_samples), persistent=False)
-        self.unseen_draws: Tensor
-        self.register_buffer("unseen_draws", normal(n_features + 1, n_samples), persistent=False)
+        kernel = self.kernel.stationary or RBF
+        return _Draws(
+            phases=2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu"),
+            frequencies=kernel.draw_frequencies(n_frequencies, n_features, generator),
+            prior=normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies),
+            posterior=normal(self.n_weights, n_samples),
+            unseen=normal(n_features + 1, n_samples),
+        )
+
+    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> LNKFit:
+        return solve(self, train, held_out, seed, listener)
 
     def find_damage(self) -> str | None:
         known = torch.arange(self.kernel.n_elements, device=self.kernel.inducing_elements.device)
@@ -187,43 +226,33 @@ class LNK(Head):
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Place the inducing points on training embeddings."""
-        self.kernel.initialize(self.compared(node_features.detach()), self.element_index[atomic_numbers])
+        self.kernel.initialize(self.kernel_features(node_features.detach()), self.element_index[atomic_numbers])
 
-    def compared(self, node_features: Tensor) -> Tensor:
+    def kernel_features(self, node_features: Tensor) -> Tensor:
         """The embeddings that the kernel compares, as it computes with them."""
-        return self.embedding.compared(node_features.double())
+        return self.embedding.kernel_features(node_features.double())
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        with self.kernel.prepared():
-            own = (self.weight_mean, self.weight_cholesky)
-            state = self.kernel.parameter_state() + tuple(n for p in own for n in (p.data_ptr(), p._version))
-            if self._prepared is None or self._prepared[0] != state:
-                with torch.no_grad():
-                    self._prepared = (state, self._compute_factors(by_element=True))
-            self._in_use = self._prepared[1]
-            try:
-                yield
-            finally:
-                self._in_use = None
+        tensors = (*self.kernel.tensors(), self.weight_mean, self.weight_cholesky)
+        with self.kernel.prepared(), self._factors.prepared(tensors):
+            yield
 
-    def _factors(self) -> _Factors:
-        return self._compute_factors(by_element=False) if self._in_use is None else self._in_use
+    def _compute_factors(self) -> _Factors:
+        return _Factors(self.kernel.unwhiten(self.weight_mean), self.weight_cholesky.tril(), None)
 
-    def _compute_factors(self, *, by_element: bool) -> _Factors:
-        cholesky = self.weight_cholesky.tril()
-        blocks = None
-        if by_element:
-            blocks = [
-                (columns, torch.linalg.qr(cholesky[columns].T, mode="r")[1].T)
-                for columns in self.kernel.columns_of_elements()
-            ]
-        return _Factors(self.kernel.unwhiten(self.weight_mean), cholesky, blocks)
+    def _compute_factors_by_element(self) -> _Factors:
+        factors = self._compute_factors()
+        blocks = [
+            (columns, torch.linalg.qr(factors.cholesky[columns].T, mode="r")[1].T)
+            for columns in self.kernel.columns_of_elements()
+        ]
+        return factors._replace(of_elements=blocks)
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
         elements = self.element_index[graph.atomic_numbers]
-        features = self.compared(node_features)
+        features = self.kernel_features(node_features)
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
             rows = self.kernel.rows(features, elements)
         node_mean = self._node_mean(node_features, rows)
@@ -237,7 +266,7 @@ class LNK(Head):
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         elements = self.element_index[graph.atomic_numbers]
-        features = self.compared(node_features)
+        features = self.kernel_features(node_features)
         return self._node_variance(features, self.kernel.rows(features, elements), elements)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
@@ -261,8 +290,8 @@ class LNK(Head):
         f − mean(f) = f₀(h) + φ(h) · (C ε − L⁻¹ f₀(Z))
         """
         elements = self.element_index[graph.atomic_numbers]
-        features = self.compared(node_features)
-        weights = self._factors().cholesky @ self.posterior_draws
+        features = self.kernel_features(node_features)
+        weights = self._factors().cholesky @ self._draws().posterior
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
             at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
@@ -275,22 +304,37 @@ class LNK(Head):
             deviations = self._prior_functions(features, elements)
         deviations = deviations + self.kernel.basis(features, elements) @ weights
         if self.kernel.linear and self.kernel.has_unseen(elements):
-            deviations = deviations + self.kernel.unseen_features(features, elements) @ self.unseen_draws
+            deviations = deviations + self.kernel.unseen_features(features, elements) @ self._draws().unseen
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
-        elements = self.element_index[graph.atomic_numbers]
-        features, tangents = self.compared(node_features), self.compared(tangents)
-        slopes = self.kernel.basis_slopes(features, tangents, elements)
-        cholesky = self._factors().cholesky
         if self.covariance == "diagonal":
-            residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
-            by_atom = residual + (slopes @ cholesky).square().sum(-1)
-            return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
+            return self._diagonal_slope_variance(node_features, tangents, graph)
+        summed, residual = self.slope_rows(node_features, tangents, graph)
+        return residual + (summed @ self._factors().cholesky).square().sum(-1)
+
+    def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
+        features, elements = self.kernel_features(node_features), self.element_index[graph.atomic_numbers]
+        summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+        return summed, self.kernel.residual(features, elements, summed, graph)
+
+    def slope_rows(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """The same for slopes along tangents (c, n_atoms, n_features): (c, n_structures, p), (c, n_structures)."""
+        features, tangents = self.kernel_features(node_features), self.kernel_features(tangents)
+        elements = self.element_index[graph.atomic_numbers]
+        slopes = self.kernel.basis_slopes(features, tangents, elements)
         shape = (len(slopes), graph.n_structures, slopes.shape[-1])
         summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
-        residual = self.kernel.slope_residual(features, tangents, elements, summed, graph)
-        return residual + (summed @ cholesky).square().sum(-1)
+        return summed, self.kernel.slope_residual(features, tangents, elements, summed, graph)
+
+    def _diagonal_slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
+        features, tangents = self.kernel_features(node_features), self.kernel_features(tangents)
+        elements = self.element_index[graph.atomic_numbers]
+        slopes = self.kernel.basis_slopes(features, tangents, elements)
+        residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
+        by_atom = residual + (slopes @ self._factors().cholesky).square().sum(-1)
+        return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
 
     def _node_mean(self, node_features: Tensor, rows: Tensor) -> Tensor:
         readout = self.constant
@@ -323,8 +367,9 @@ class LNK(Head):
 
     def _prior_functions(self, features: Tensor, elements: Tensor) -> Tensor:
         """Draws of the stationary prior, (n_atoms, n_samples); elements have independent draws."""
-        waves = self.kernel.fourier_features(features, self.frequencies, self.phases)
-        by_element = torch.einsum("nf,efs->ens", waves, self.prior_draws)
+        draws = self._draws()
+        waves = self.kernel.fourier_features(features, draws.frequencies, draws.phases)
+        by_element = torch.einsum("nf,efs->ens", waves, draws.prior)
         return by_element[elements, torch.arange(len(elements), device=elements.device)]
 
 

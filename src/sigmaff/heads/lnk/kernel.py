@@ -1,4 +1,4 @@
-"""The kernel of the LNK in weight space: features φ of an atom's embedding, and what they leave unexplained.
+"""The kernel of the LNK in weight space: features φ of an atom's embedding, and the variance that they leave out.
 
     k(h, e; h', e') = δ(e, e') [ s² κ(|h − h'|²/ℓ²) + s_lin² (a(h)·a(h') + 1) ]  =  φ(h, e)·φ(h', e') + residual
 
@@ -8,8 +8,7 @@ index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in
 model has not seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import scatter_sum
+from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import StationaryKernel, squared_distances
 from sigmaff.heads.lnk.inducing import choose_inducing_points
 
@@ -70,8 +70,7 @@ class LocalKernel(nn.Module):
         self.register_buffer("center", torch.zeros(n_features, dtype=torch.float64))
         self.one_hot: Tensor
         self.register_buffer("one_hot", torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
-        self._prepared: tuple[tuple[int, ...], Constants] | None = None
-        self._in_use: Constants | None = None
+        self.constants = Cached(self._compute_constants)
 
     @torch.no_grad()
     def initialize(self, features: Tensor, elements: Tensor) -> None:
@@ -221,26 +220,13 @@ class LocalKernel(nn.Module):
         scaled = (features - self.center) @ frequencies.T * self.constants().inverse_length
         return torch.exp(self.log_scale) * torch.cos(scaled + phases)
 
-    def constants(self) -> Constants:
-        return self._compute_constants() if self._in_use is None else self._in_use
+    def prepared(self) -> AbstractContextManager[None]:
+        """Within, constants are computed only after a parameter has changed, and not differentiated."""
+        return self.constants.prepared(self.tensors())
 
-    @contextmanager
-    def prepared(self) -> Iterator[None]:
-        """Within, constants are not differentiated, and computed only if a parameter has changed since last time."""
-        state = self.parameter_state()
-        if self._prepared is None or self._prepared[0] != state:
-            with torch.no_grad():
-                self._prepared = (state, self._compute_constants())
-        self._in_use = self._prepared[1]
-        try:
-            yield
-        finally:
-            self._in_use = None
-
-    def parameter_state(self) -> tuple[int, ...]:
-        """Changes with every change of a parameter, in place or not."""
-        tensors = (*self._parameters.values(), *self._buffers.values())
-        return tuple(number for t in tensors if t is not None for number in (t.data_ptr(), t._version))
+    def tensors(self) -> list[Tensor]:
+        """All that the constants follow from."""
+        return [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
 
     def _compute_constants(self) -> Constants:
         inverse_length = torch.exp(-self.log_lengthscale)

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sigmaff.models.prediction import ForcesStd
+from sigmaff.models.prediction import ForceStdMethod
 
 Ensemble = Literal["nve", "nvt", "npt"]
 Thermostat = Literal["langevin", "nose-hoover", "bussi"]
@@ -46,7 +46,7 @@ class DynamicsConfig(BaseModel):
     pressure_damping: float = Field(default=1000.0, gt=0, description="fs, time constant of the barostat")
     seed: int = Field(default=0, ge=0, description="seed of velocities and thermostats")
 
-    forces_std: ForcesStd = Field(default="auto", description="how force σ is computed")
+    forces_std: ForceStdMethod = Field(default="auto", description="how force σ is computed")
     check_every: int = Field(default=10, ge=1, description="steps between checks of force σ, the most expensive part")
     error_above: float | None = Field(default=None, gt=0, description="eV/Å; force error to guard against with auto")
     risk: float = Field(default=0.05, gt=0, lt=1, description="tolerated chance of such an error below the limit")

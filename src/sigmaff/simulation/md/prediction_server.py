@@ -11,7 +11,7 @@ from ase.data import covalent_radii
 
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
-from sigmaff.models.prediction import ForcesStd, Predictor, split_prediction
+from sigmaff.models.prediction import ForceStdMethod, Predictor, split_prediction
 from sigmaff.simulation.md.stepper import Results
 from sigmaff.simulation.results import finite_results
 
@@ -24,7 +24,7 @@ MAX_PAIRS = 20_000
 @dataclass(frozen=True)
 class Question:
     atoms: Atoms
-    forces_std: ForcesStd
+    forces_std: ForceStdMethod
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ase.io import read
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.models import Model
-from sigmaff.models.prediction import ForcesStd, Predictor
+from sigmaff.models.prediction import ForceStdMethod, Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.config import MDConfig
@@ -169,7 +169,7 @@ class _Run:
                 else:
                     waiting[replica] = question
 
-    def _forces_std(self, replica: Replica) -> ForcesStd:
+    def _forces_std(self, replica: Replica) -> ForceStdMethod:
         return self.config.forces_std if self.config.shows_forces_std(replica.step) else "none"
 
     def _settle(self, replica: Replica) -> None:

@@ -1,0 +1,53 @@
+"""Errors together with their σ: what every measure and every figure of σ is computed from."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sigmaff.evaluation.metrics import FloatArray, calibration_score, observed_coverage
+from sigmaff.models.prediction import UNCALIBRATED, Calibration
+
+IntArray = npt.NDArray[np.int64]
+Quantity = Literal["energy", "forces"]
+QUANTITIES: tuple[Quantity, ...] = ("energy", "forces")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Errors of one quantity that have σ > 0, pooled; a force that vanishes by symmetry has σ = 0."""
+
+    quantity: Quantity
+    errors: FloatArray  # (n,) eV or eV/Å
+    std_raw: FloatArray  # (n,)
+    structure: IntArray  # (n,) the structure of each error
+    calibration: Calibration
+
+    @property
+    def name(self) -> str:
+        return "energy" if self.quantity == "energy" else "force"
+
+    @property
+    def unit(self) -> str:
+        return "eV" if self.quantity == "energy" else "eV/Å"
+
+    @property
+    def std(self) -> FloatArray:
+        """Calibrated σ, (n,)."""
+        return self.std_raw * self.calibration.scale
+
+    @property
+    def sizes(self) -> FloatArray:
+        return np.abs(self.errors)
+
+    @property
+    def uncalibrated(self) -> "Sample":
+        return replace(self, calibration=UNCALIBRATED)
+
+    def coverage(self, levels: npt.ArrayLike) -> FloatArray:
+        """Share of errors within the central intervals of these coverages."""
+        return observed_coverage(self.errors, self.std, levels, self.calibration)
+
+    def calibration_score(self) -> float:
+        return calibration_score(self.errors, self.std, self.calibration)

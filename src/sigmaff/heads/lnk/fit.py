@@ -1,0 +1,198 @@
+"""The closed-form LNK: with the backbone frozen, energies and forces are linear in the weights of the Gaussian process.
+
+One pass over the training set collects sufficient statistics for a few lengthscales; all else is algebra on matrices of
+the size of the weights (``posterior``). Mean and variance are chosen apart: thousands of force rows protect the mean,
+but make the variance of a misspecified model overconfident, so each finds its own noise and weight of force rows.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sigmaff.errors import ConfigError
+from sigmaff.heads.base import FitSummary
+from sigmaff.heads.lnk.kernel import LENGTHSCALE_FACTOR
+from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, Rows
+from sigmaff.heads.posterior import (
+    FORCE_WEIGHTS,
+    Moments,
+    Posterior,
+    choose_mean,
+    held_out_score,
+    marginal_score,
+    posteriors,
+)
+from sigmaff.progress import Counter, Listener
+
+if TYPE_CHECKING:
+    from sigmaff.heads.lnk.head import LNK, LNKConfig
+
+LENGTHSCALES = (3.0, 10.0, 30.0)
+"""Tried, in units of the mean distance between inducing points of an element."""
+LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
+"""Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LNKFit(FitSummary):
+    """What the fit chose."""
+
+    kernel: str
+    n_inducing: int
+    lengthscale: float  # in units of the mean distance between inducing points
+    linear_scale: float | None
+    noise: float
+    force_weight: float
+    mean_noise: float | None  # None: the backbone's mean was kept
+    mean_force_weight: float | None
+    score: float
+    n_energy_rows: int
+    n_force_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Choice:
+    head: "LNK"
+    lengthscale: float
+    linear_scale: float | None
+    variance: Posterior
+    mean: Posterior | None
+    score: float
+    prior_scale: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Collected:
+    """What one kernel saw: statistics of training rows, and held-out rows (energies, then forces if there are any)."""
+
+    energy: Moments
+    forces: Moments
+    held_out: list[Rows]
+
+    def scaled(self, scales: Tensor) -> "_Collected":
+        return _Collected(
+            energy=self.energy.scaled(scales),
+            forces=self.forces.scaled(scales),
+            held_out=[rows.scaled(scales) for rows in self.held_out],
+        )
+
+
+@torch.no_grad()
+def solve(head: "LNK", train: Observations, held_out: Observations, seed: int, listener: Listener) -> LNKFit:
+    """Compute the posterior around the readout of the backbone, which becomes the mean of the process."""
+    if head.config.mean == "constant":
+        raise ConfigError("the closed-form LNK takes mean 'backbone' or 'residual', not mean 'constant'")
+    candidates = _candidates(head, train)
+    counter = Counter(listener, len(train) + len(held_out))
+    collected = _collect([candidate for candidate, _ in candidates], train, held_out, seed, counter)
+    choices = [
+        _choose(candidate, factor, data) for (candidate, factor), data in zip(candidates, collected, strict=True)
+    ]
+    best = min((choice for options in choices for choice in options), key=lambda choice: choice.score)
+    _install(head, best)
+    return LNKFit(
+        kernel=head.config.kernel,
+        n_inducing=head.kernel.n_inducing,
+        lengthscale=best.lengthscale,
+        linear_scale=best.linear_scale,
+        noise=best.variance.noise,
+        force_weight=best.variance.force_weight,
+        mean_noise=None if best.mean is None else best.mean.noise,
+        mean_force_weight=None if best.mean is None else best.mean.force_weight,
+        score=best.score,
+        n_energy_rows=collected[0].energy.count,
+        n_force_rows=collected[0].forces.count,
+    )
+
+
+def _candidates(head: "LNK", train: Observations) -> list[tuple["LNK", float]]:
+    """Heads of unit scale on the same inducing points, with their lengthscale factors."""
+    head.initialize(*train.embeddings())
+    if head.kernel.stationary is None:
+        return [(head, 1.0)]
+    candidates = []
+    for factor in LENGTHSCALES:
+        candidate = deepcopy(head)
+        candidate.kernel.log_lengthscale.add_(float(np.log(factor / LENGTHSCALE_FACTOR)))
+        candidates.append((candidate, factor))
+    return candidates
+
+
+def _collect(
+    candidates: list["LNK"], train: Observations, held_out: Observations, seed: int, counter: Counter
+) -> list[_Collected]:
+    """One pass over both data sets for all candidates at once."""
+    energy = [Moments.empty(candidate.n_weights) for candidate in candidates]
+    forces = [Moments.empty(candidate.n_weights) for candidate in candidates]
+    for rows, n_structures in train.rows(candidates, TRAINING_ROWS, seed):
+        for k, (energy_rows, force_rows) in enumerate(rows):
+            energy[k] = energy[k].plus(energy_rows)
+            forces[k] = forces[k] if force_rows is None else forces[k].plus(force_rows)
+        counter.add(n_structures)
+    kinds = held_out.undetermined_rows(candidates, HELD_OUT_ROWS, seed, counter)
+    return [_Collected(energy=e, forces=f, held_out=k) for e, f, k in zip(energy, forces, kinds, strict=True)]
+
+
+def _choose(head: "LNK", lengthscale: float, data: _Collected) -> list[_Choice]:
+    """The best posterior of one candidate for each scale of the linear part of its kernel."""
+    kernel = head.kernel
+    two_parts = kernel.stationary is not None and kernel.log_linear_scale is not None
+    choices = []
+    for linear_scale in LINEAR_SCALES if two_parts else (1.0,):
+        scales = torch.ones(kernel.n_weights, dtype=torch.float64)
+        scales[kernel.n_inducing :] = linear_scale**0.5
+        variance, mean, score, prior_scale = _best_posterior(data.scaled(scales), head.config)
+        choices.append(
+            _Choice(
+                head=head,
+                lengthscale=lengthscale,
+                linear_scale=linear_scale if two_parts else None,
+                variance=variance,
+                mean=mean,
+                score=score,
+                prior_scale=prior_scale,
+            )
+        )
+    return choices
+
+
+def _best_posterior(data: _Collected, config: "LNKConfig") -> tuple[Posterior, Posterior | None, float, float]:
+    """Posteriors for variance and mean, the score of the former, and the prior's scale."""
+    has_forces = data.forces.count > 0
+    candidates = posteriors(data.energy, data.forces, FORCE_WEIGHTS if has_forces else FORCE_WEIGHTS[:1])
+    tempered = [c for c in candidates if c.force_weight == 0.0 or config.variance_labels == "energy+forces"]
+    if config.selection == "marginal_likelihood":
+        honest = [c for c in tempered if (c.force_weight > 0) == (has_forces and config.variance_labels != "energy")]
+        scores = [marginal_score(c, data.energy, data.forces) for c in honest]
+        best = min(range(len(honest)), key=lambda k: scores[k][0])
+        return honest[best], honest[best] if config.mean == "residual" else None, *scores[best]
+    mean, errors = None, [rows.targets for rows in data.held_out]
+    if config.mean == "residual":
+        mean, errors = choose_mean(candidates, data.held_out)
+    scores = [held_out_score(c, data.held_out, errors) for c in tempered]
+    best = min(range(len(tempered)), key=lambda k: scores[k][0])
+    return tempered[best], mean, *scores[best]
+
+
+def _install(head: "LNK", choice: _Choice) -> None:
+    """Write the chosen posterior into the head, with the prior's scale moved from the weights into the kernel."""
+    scale = choice.prior_scale**0.5
+    head.kernel.load_state_dict(choice.head.kernel.state_dict())
+    head.kernel.log_scale.fill_(float(np.log(scale)))
+    if head.kernel.log_linear_scale is not None:
+        head.kernel.log_linear_scale.fill_(float(np.log(scale * (choice.linear_scale or 1.0) ** 0.5)))
+    head.log_noise.fill_(0.5 * float(np.log(choice.prior_scale * choice.variance.noise)))
+    head.force_weight.fill_(choice.variance.force_weight)
+    head.weight_cholesky.copy_(_cholesky(choice.variance.covariance))
+    if choice.mean is not None:
+        head.weight_mean.copy_(choice.mean.mean / scale)
+
+
+def _cholesky(covariance: Tensor) -> Tensor:
+    """Lower factor of a covariance whose smallest eigenvalues may round to zero."""
+    smallest = torch.finfo(torch.float64).eps * covariance.diagonal().max()
+    return torch.linalg.cholesky(covariance + smallest * torch.eye(len(covariance), dtype=torch.float64))

@@ -1,0 +1,166 @@
+"""Algebra of linear heads: posteriors from sufficient statistics, and the choice among them.
+
+Rows are linear observations of whitened weights w ~ N(0, 1): energies φ·w, and force components g·w. With
+
+    A = A_E + ω A_F = U diag(a) Uᵀ,   b = b_E + ω b_F
+
+the posterior for noise λ (energy noise variance over prior variance) and force weight ω is
+
+    w | data ~ N(U diag(1/(λ + a)) Uᵀ b,  U diag(λ/(λ + a)) Uᵀ)
+
+One eigendecomposition serves all λ. The scale of the prior drops out of all of this: it is what makes the standardised
+held-out errors have unit mean square, and is found last.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from sigmaff.heads.observations import Rows
+
+NOISES = tuple(10.0**k for k in range(-8, 3))
+"""λ, tried for mean and variance."""
+FORCE_WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+"""ω, tried for mean and variance."""
+TOLERATED_LOSS = 1.005
+"""The residual mean may not worsen a held-out error of the backbone by more than this factor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Sufficient statistics of training rows of one kind."""
+
+    gram: Tensor  # Σ φφᵀ (n_weights, n_weights)
+    projection: Tensor  # Σ φ r (n_weights,)
+    square: float  # Σ r²
+    count: int
+
+    @classmethod
+    def empty(cls, n_weights: int) -> Self:
+        zeros = torch.zeros(n_weights, n_weights, dtype=torch.float64)
+        return cls(gram=zeros, projection=torch.zeros(n_weights, dtype=torch.float64), square=0.0, count=0)
+
+    def plus(self, rows: Rows) -> Self:
+        return replace(
+            self,
+            gram=self.gram + rows.features.T @ rows.features,
+            projection=self.projection + rows.features.T @ rows.targets,
+            square=self.square + float(rows.targets.square().sum()),
+            count=self.count + len(rows.targets),
+        )
+
+    def scaled(self, scales: Tensor) -> Self:
+        return replace(self, gram=scales[:, None] * self.gram * scales, projection=scales * self.projection)
+
+
+class WeightDistribution(Protocol):
+    """A distribution of the weights: its mean, and the variance of linear observations."""
+
+    @property
+    def mean(self) -> Tensor: ...  # (n_weights,)
+
+    def variance(self, rows: Rows) -> Tensor: ...  # predictive, of each row, noise apart
+
+
+Candidate = TypeVar("Candidate", bound=WeightDistribution)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """Eigenvalues a, eigenvectors U and Uᵀb for one force weight ω, with the noise λ that was chosen."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+    projection: Tensor
+    force_weight: float
+    noise: float
+
+    @property
+    def mean(self) -> Tensor:
+        return self.eigenvectors @ (self.projection / (self.noise + self.eigenvalues))
+
+    @property
+    def covariance(self) -> Tensor:
+        shrinkage = self.noise / (self.noise + self.eigenvalues)
+        return (self.eigenvectors * shrinkage) @ self.eigenvectors.T
+
+    def variance(self, rows: Rows) -> Tensor:
+        """Predictive variance of each row, noise apart, for a prior of unit scale."""
+        shrinkage = self.noise / (self.noise + self.eigenvalues)
+        explained = (rows.features @ self.eigenvectors).square() @ shrinkage
+        return (rows.residual + explained).clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def posteriors(energy: Moments, forces: Moments, force_weights: Iterable[float]) -> list[Posterior]:
+    """One posterior for each force weight and noise."""
+    found = []
+    for weight in force_weights:
+        gram = energy.gram + weight * forces.gram
+        eigenvalues, eigenvectors = torch.linalg.eigh(gram)
+        projection = eigenvectors.T @ (energy.projection + weight * forces.projection)
+        typical = float(eigenvalues.mean().clamp(min=torch.finfo(torch.float64).tiny))
+        for noise in NOISES:
+            found.append(
+                Posterior(
+                    eigenvalues=eigenvalues.clamp(min=0.0),
+                    eigenvectors=eigenvectors,
+                    projection=projection,
+                    force_weight=weight,
+                    noise=noise * typical,
+                )
+            )
+    return found
+
+
+def choose_mean(candidates: list[Candidate], held_out: list[Rows]) -> tuple[Candidate | None, list[Tensor]]:
+    """The one whose mean lowers the held-out errors most, and the errors that remain.
+
+    The score is the sum over kinds of rows of log mean |error|. ``None``, and the backbone's own errors, where every
+    candidate worsens one of them.
+    """
+    backbone = [rows.targets.abs().mean() for rows in held_out]
+    best: Candidate | None = None
+    best_score, best_errors = 0.0, [rows.targets for rows in held_out]
+    for candidate in candidates:
+        mean = candidate.mean
+        errors = [rows.targets - rows.features @ mean for rows in held_out]
+        ratios = [float(e.abs().mean() / before) for e, before in zip(errors, backbone, strict=True)]
+        score = sum(math.log(ratio) for ratio in ratios)
+        if max(ratios) <= TOLERATED_LOSS and score < best_score:
+            best, best_score, best_errors = candidate, score, errors
+    return best, best_errors
+
+
+def held_out_score(candidate: WeightDistribution, held_out: list[Rows], errors: list[Tensor]) -> tuple[float, float]:
+    """Negative log-likelihood of held-out errors, each kind with the scale of σ that fits it best, summed over kinds.
+
+    Also the prior's scale (its variance), the geometric mean of those scales.
+    """
+    score, log_scales = 0.0, []
+    for rows, error in zip(held_out, errors, strict=True):
+        variance = candidate.variance(rows)
+        log_scale = float((error.square() / variance).mean().log())
+        score += 0.5 * (log_scale + float(variance.log().mean()))
+        log_scales.append(log_scale)
+    return score, math.exp(sum(log_scales) / len(log_scales))
+
+
+def marginal_score(candidate: Posterior, energy: Moments, forces: Moments) -> tuple[float, float]:
+    """Negative log marginal likelihood of the training rows per row, its scale profiled out, and that scale.
+
+    With noise λ on energies and λ/ω on force components, y ~ N(0, s²(ΦΦᵀ + noise)).
+    """
+    weight, noise = candidate.force_weight, candidate.noise
+    n_forces = forces.count if weight > 0 else 0
+    n_rows = energy.count + n_forces
+    fitted = float((candidate.projection.square() / (noise + candidate.eigenvalues)).sum())
+    quadratic = (energy.square + weight * forces.square - fitted) / noise
+    log_determinant = float((1.0 + candidate.eigenvalues / noise).log().sum()) + n_rows * math.log(noise)
+    if n_forces:
+        log_determinant -= n_forces * math.log(weight)
+    scale = max(quadratic / n_rows, torch.finfo(torch.float64).tiny)
+    return 0.5 * (math.log(scale) + log_determinant / n_rows), scale

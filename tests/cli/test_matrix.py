@@ -1,0 +1,139 @@
+"""The method × command matrix: every command, and the calculator, on a model of every method."""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+
+from cli_case import Workspace, fail, morse_frames, succeed
+from sigmaff import Calculator, load
+from sigmaff.audit import DESIDERATA
+from sigmaff.models.file import read_header
+from sigmaff.runs.methods import METHODS, Method
+
+pytest_plugins = ["cli_fixtures"]
+
+N_STRUCTURES = 10  # the least that calibration accepts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A method with its model, and a folder with data to run a command in."""
+
+    method: Method
+    model: Path
+    data: Path
+    start: Path
+    folder: Path
+
+    def output(self, name: str) -> Path:
+        return self.folder / name
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("matrix")
+    ase.io.write(folder / "data.extxyz", morse_frames(N_STRUCTURES, seed=5))
+    ase.io.write(folder / "start.extxyz", morse_frames(1, seed=7))
+    return folder
+
+
+@pytest.fixture(params=METHODS)
+def cell(request: pytest.FixtureRequest, compared: Workspace, files: Path, tmp_path: Path) -> Cell:
+    name = request.param
+    return Cell(
+        method=METHODS[name],
+        model=compared / f"run/{name}/model.sigmaff",
+        data=files / "data.extxyz",
+        start=files / "start.extxyz",
+        folder=tmp_path,
+    )
+
+
+def test_info(cell: Cell) -> None:
+    text = succeed("info", cell.model)
+    assert cell.method.head.name in text
+    assert "110 structures" in text
+    assert ("not calibrated" in text) == (not cell.method.has_forces_std)
+
+
+def test_evaluate(cell: Cell) -> None:
+    succeed("evaluate", cell.model, cell.data, "--json", cell.output("a.json"))
+    summary = json.loads(cell.output("a.json").read_text())
+    assert summary["n_structures"] == N_STRUCTURES
+    assert math.isfinite(summary["energy_mae"])
+    assert math.isfinite(summary["forces_mae"])
+    assert (summary["energy_nll"] is not None) == cell.method.has_energy_std
+    assert (summary["forces_nll"] is not None) == cell.method.has_forces_std
+
+
+def test_calibrate(cell: Cell) -> None:
+    arguments = ("calibrate", cell.model, cell.data, "--method", "scalar", "--output", cell.output("new.sigmaff"))
+    if not cell.method.has_energy_std:
+        assert "neither" in fail(*arguments)
+        return
+    succeed(*arguments)
+    header = read_header(cell.output("new.sigmaff"))
+    assert header.energy_calibration is not None
+    assert header.energy_calibration.n_samples == N_STRUCTURES
+    assert (header.forces_calibration is not None) == cell.method.has_forces_std
+
+
+def test_predict(cell: Cell) -> None:
+    succeed("predict", cell.model, cell.data, cell.output("out.extxyz"))
+    frames = ase.io.read(cell.output("out.extxyz"), ":")
+    assert len(frames) == N_STRUCTURES
+    for frame in frames:
+        assert np.isfinite(frame.get_forces()).all()
+        assert ("energy_uncertainty" in frame.info) == cell.method.has_energy_std
+        assert ("forces_uncertainty" in frame.arrays) == cell.method.has_forces_std
+        assert ("energies_uncertainty" in frame.arrays) == cell.method.has_node_std
+
+
+def test_report(cell: Cell) -> None:
+    succeed("report", cell.model, cell.data, cell.output("report.html"))
+    assert cell.output("report.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+
+
+def test_audit(cell: Cell) -> None:
+    options = ("--quick", "--picoseconds", "0.01", "--json", cell.output("audit.json"))
+    succeed("audit", cell.model, "--data", cell.data, *options)
+    [content] = json.loads(cell.output("audit.json").read_text())
+    assert [finding["desideratum"] for finding in content["findings"]] == list(DESIDERATA)
+
+
+def test_md(cell: Cell) -> None:
+    """Small steps and no limit on the temperature: forces of a model that was hardly trained are far from right."""
+    options = ("--steps", "5", "--every", "1", "--timestep", "0.1", "--hottest", "1e6", "--output", cell.output("md"))
+    succeed("md", cell.model, cell.start, *options)
+    [replica] = json.loads((cell.output("md") / "md.json").read_text())["replicas"]
+    assert replica["ending"] == "finished"
+    frames = ase.io.read(cell.output("md") / "trajectory-0.extxyz", ":")
+    assert len(frames) == 6
+    assert ("forces_uncertainty" in frames[-1].arrays) == cell.method.has_forces_std
+
+
+def test_select(cell: Cell) -> None:
+    arguments = ("select", cell.model, cell.data, "-n", "2", "-o", cell.output("picked.extxyz"))
+    if not cell.method.has_forces_std:
+        assert "σ" in fail(*arguments)
+        arguments += ("--method", "random")
+    succeed(*arguments)
+    assert len(ase.io.read(cell.output("picked.extxyz"), ":")) == 2
+
+
+def test_calculator(cell: Cell) -> None:
+    """It predicts what ``sigmaff predict`` writes."""
+    succeed("predict", cell.model, cell.start, cell.output("out.extxyz"))
+    written = ase.io.read(cell.output("out.extxyz"))
+    atoms = ase.io.read(cell.start)
+    atoms.calc = Calculator(load(cell.model))
+    assert atoms.get_potential_energy() == pytest.approx(written.get_potential_energy(), abs=1e-4)
+    assert atoms.get_forces() == pytest.approx(written.get_forces(), abs=1e-4)
+    assert ("energy_uncertainty" in atoms.calc.results) == cell.method.has_energy_std
+    if cell.method.has_energy_std:
+        assert atoms.calc.results["energy_uncertainty"] == pytest.approx(written.info["energy_uncertainty"], rel=1e-3)
