@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,39 +18,17 @@ from sigmaff.learning.config import FREE, CampaignConfig
 OWN_FILES = ("campaign.json", "failures.json", "dataset.extxyz", "report.html", "rounds")
 
 
-@dataclass(frozen=True)
 class Round:
     """Files of one round. Round 0 labels the start; the others explore with the model of the round before."""
 
-    number: int
-    path: Path
-
-    @property
-    def candidates(self) -> Path:
-        return self.path / "candidates.extxyz"
-
-    @property
-    def explored(self) -> Path:
-        """``Explored``; exists once the exploration is over."""
-        return self.path / "explored.json"
-
-    @property
-    def selected(self) -> Path:
-        return self.path / "selected.extxyz"
-
-    @property
-    def dataset(self) -> Path:
-        """All labelled structures, up to those of this round."""
-        return self.path / "dataset.extxyz"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.sigmaff"
-
-    @property
-    def summary(self) -> Path:
-        """``RoundSummary``; exists once the round is over."""
-        return self.path / "round.json"
+    def __init__(self, number: int, path: Path) -> None:
+        self.number, self.path = number, path
+        self.candidates = path / "candidates.extxyz"
+        self.explored = path / "explored.json"  # ``Explored``; exists once the exploration is over
+        self.selected = path / "selected.extxyz"
+        self.dataset = path / "dataset.extxyz"  # all labelled structures, up to those of this round
+        self.model = path / "model.sigmaff"
+        self.summary = path / "round.json"  # ``RoundSummary``; exists once the round is over
 
     def label(self, index: int) -> Path:
         return self.path / "labels" / f"{index:04d}.extxyz"
@@ -84,30 +61,19 @@ class CampaignFile(RunFile):
         return self.settings | self.files
 
 
-@dataclass(frozen=True)
 class Directory:
-    path: Path
+    """Files of a campaign."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dataset = path / "dataset.extxyz"
+        self.report = path / "report.html"
+        self.failures = path / "failures.json"  # structures that were set aside
+        remedy = "choose another output directory, or use --force to remove that campaign and all its labels"
+        self.folder = RunFolder(path, "campaign.json", remedy)
 
     def round(self, number: int) -> Round:
         return Round(number, self.path / "rounds" / f"{number:02d}")
-
-    @property
-    def dataset(self) -> Path:
-        return self.path / "dataset.extxyz"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def failures(self) -> Path:
-        """Structures that were set aside."""
-        return self.path / "failures.json"
-
-    @property
-    def folder(self) -> RunFolder:
-        remedy = "choose another output directory, or use --force to remove that campaign and all its labels"
-        return RunFolder(self.path, "campaign.json", remedy)
 
     def claim(self, config: CampaignConfig, *, force: bool) -> None:
         """Begin or resume the campaign. With ``force`` remove the one that is there."""

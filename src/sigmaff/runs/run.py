@@ -1,4 +1,4 @@
-"""One run: labelled structures in, a calibrated force field out, in a directory that can be taken up again."""
+"""One run: labelled structures in, a calibrated force field out, in a directory that can be resumed."""
 
 import time
 from dataclasses import dataclass
@@ -32,7 +32,15 @@ class RunResult:
 
 
 def run(config: RunConfig, listener: Listener | None = None, *, force: bool = False) -> RunResult | None:
-    """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
+    """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
+
+    Arguments:
+        config: settings; ``config.output`` is the directory of the run.
+        listener: progress callbacks; ``None`` is silent.
+        force: replace the model of another run in that directory.
+
+    Returns ``None`` in the helper processes of a distributed training.
+    """
     if config.head_training is not None and not config.model.head.trains_on_backbone:
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     return run_with(partial(make_model, force=force), config, listener, force=force)
@@ -67,7 +75,7 @@ def run_with(
 
 
 def _finished(config: RunConfig, model_path: Path) -> RunResult:
-    """A run that is over is not run again, unless it was another run."""
+    """The result of a finished run; raise an error if it is another run."""
     metrics, metrics_path = check_unchanged(config, model_path).metrics, config.output / "metrics.json"
     if metrics is not None and not metrics_path.exists():  # killed just before its last file
         write_json(metrics_path, metrics)
@@ -75,7 +83,7 @@ def _finished(config: RunConfig, model_path: Path) -> RunResult:
 
 
 def _refuse_foreign_files(directory: Path, force: bool) -> None:
-    """Files that a run would write and that no run of this directory has written."""
+    """Raise an error if files are in the way that no run of this directory has written."""
     if not any(directory.glob("**/checkpoint.safetensors")):
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(directory / name, force)

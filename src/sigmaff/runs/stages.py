@@ -27,9 +27,9 @@ SECOND_LEARNING_RATE = 0.1
 
 
 Make = Callable[[RunConfig, RunData, Listener], tuple[Model, RunRecord] | None]
-"""From settings and structures to a model and how it came to be; ``None`` in a helper process."""
+"""Make a model and its record from settings and structures; ``None`` in a helper process."""
 Members = Iterable[Potential | TrainingDivergedError]
-"""The members of an ensemble, in their order, or why one could not be trained."""
+"""The members of an ensemble in order, or the error of one that could not be trained."""
 
 
 def make_model(config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> tuple[Model, RunRecord] | None:
@@ -43,7 +43,7 @@ def make_model(config: RunConfig, data: RunData, listener: Listener, *, force: b
 
 
 def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) -> tuple[Ensemble, RunRecord]:
-    """Members that could not be trained are told of and left out."""
+    """Leave out members that could not be trained, with a warning."""
     trained: list[Potential] = []
     records: list[MemberRecord] = []
     for number, member in enumerate(members):
@@ -56,7 +56,7 @@ def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) 
     if len(trained) < 2:
         raise TrainingDivergedError(
             f"only {len(trained)} of {config.size} members could be trained, and an ensemble needs 2; "
-            f"the last one said: {records[-1].failed or 'nothing'}"
+            f"last error: {records[-1].failed or 'nothing'}"
         )
     return Ensemble(trained), RunRecord(members=records)
 
@@ -100,7 +100,7 @@ def member_file(config: RunConfig, number: int) -> Path:
 
 
 def make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
-    """One member of an ensemble, in a directory of its own and kept there."""
+    """Train one member of an ensemble and save it in a directory of its own."""
     path = member_file(config, number)
     own = config.model_copy(
         update={"ensemble": None, "calibration": "none", "seed": config.seed + number, "output": path.parent}
@@ -144,7 +144,7 @@ def _backbone(
 ) -> tuple[Potential, TrainingResult | None]:
     """The trained potential: with its own readout first where the head comes second.
 
-    No training where there is nothing to train: a backbone from a file, or one without weights.
+    A backbone from a file, or one without weights, is not trained.
     """
     two_stages = config.model.head.takes_backbone
     if config.backbone_from is not None:

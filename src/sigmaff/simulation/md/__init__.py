@@ -1,4 +1,4 @@
-"""Guarded molecular dynamics: replicas in one batch, a limit on σ with a meaning, and runs that survive a kill."""
+"""Guarded molecular dynamics: replicas in one batch, a limit on σ with a meaning, and runs that resume after a kill."""
 
 from sigmaff.simulation.md.config import DynamicsConfig, Limit, MDConfig
 from sigmaff.simulation.md.replica import Origin, Record

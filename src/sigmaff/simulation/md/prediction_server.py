@@ -1,4 +1,4 @@
-"""Predictions for the replicas of a batch. A structure that cannot be is refused, and the others are served."""
+"""Predictions for the replicas of a batch. An unphysical structure is refused; the others are predicted."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
