@@ -155,7 +155,7 @@ def negative_log_likelihood(rows: Rows, variance: Tensor, held: Rows, held_varia
 @torch.no_grad()
 def table(directory: Path) -> list[str]:
     path = directory / "backbone" / "model.sigmaff"
-    config = RunConfig.model_validate(read_header(path).record["config"])
+    config = RunConfig.model_validate(read_header(path).record.config)
     data, potential = load_data(config), load_potential(path).eval()
     assert data.test is not None
     found = list(priors(potential, data.train))

@@ -64,7 +64,7 @@ def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace
                 "starts": 4,
                 "replicas": options.replicas,
                 "steps": options.steps,
-                "stop_above": None if strategy == "without σ" else "auto",
+                "trust_below": None if strategy == "without σ" else "auto",
                 "error_above": options.error_above,
                 "risk": 0.2,
             },
@@ -167,7 +167,7 @@ def main() -> None:
         for seed in range(options.seeds):
             for strategy in options.strategies:
                 result = learn(campaign(options.folder, strategy, seed, options), terminal)
-                curves[strategy].append({r["n_labels"]: r["test"]["forces_mae"] for r in result.rounds})
+                curves[strategy].append({r.n_labels: r.test_value("forces_mae") for r in result.rounds})
     figure = figures.new_figure(lambda axes: draw(axes, curves))
     figure.patch.set(facecolor="white", alpha=1.0)
     figure.savefig(options.folder / "learning_curves.svg")

@@ -57,10 +57,10 @@ def rows(directory: Path, terminal: Terminal) -> list[str]:
     """One row for energies, one for forces."""
     model = load(directory / "model.sigmaff")
     record, name = model.record, model.config.backbone.name
-    source = Path(record["config"]["data"]["source"]["path"])
+    source = Path(record.config["data"]["source"]["path"])
     molecule = source.stem.removeprefix("rmd17_")
     source = Path(os.environ["SIGMAFF_DATA"]) / "rmd17" / source.name
-    ours, lnk = backbone_alone(directory, record["split"]["test"], source, terminal), record["metrics"]
+    ours, lnk = backbone_alone(directory, record.split.test, source, terminal), record.metrics
     paper = PAPER[name, molecule]
     lines = []
     for quantity, published, published_lnk in (
@@ -78,9 +78,7 @@ def rows(directory: Path, terminal: Terminal) -> list[str]:
             f"{lnk_mae:.4f}",
             f"{lnk_mae / mae:.3f}",
             f"{lnk[f'{quantity}_calibration']:.3f}",
-            f"{record['training']['seconds'] / 60:.0f}, {record['training']['n_epochs']}"
-            if quantity == "energy"
-            else "",
+            f"{record.training.seconds / 60:.0f}, {record.training.n_epochs}" if quantity == "energy" else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines

@@ -19,17 +19,18 @@ from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.models.file import load
+from sigmaff.models.record import RunRecord
 from sigmaff.units import KCAL_PER_MOL
 
 N_OOD = 1000
 
 
-def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, dict]:
+def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, RunRecord]:
     """Figures of the backbone and of the LNK on the test structures, and the run's record."""
     data = Path(os.environ["SIGMAFF_DATA"]) / "rmd17"
     model, backbone = load(directory / "model.sigmaff"), load(directory / "backbone.sigmaff")
     ethanol = read_structures(DataSource(path=data / "rmd17_ethanol.npz", format="rmd17_original"))
-    test = GraphDataset(ethanol.subset(model.record["split"]["test"]), model.cutoff)
+    test = GraphDataset(ethanol.subset(model.record.split.test), model.cutoff)
     other = read_structures(DataSource(path=data / "rmd17_malonaldehyde.npz", format="rmd17_original"))
     chosen = np.random.default_rng(0).choice(len(other), N_OOD, replace=False)
     malonaldehyde = GraphDataset(other.subset(np.sort(chosen)), model.cutoff)
@@ -43,7 +44,7 @@ def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, dic
     return plain, summarize(ours, ood), model.record
 
 
-def table(plain: Summary, lnk: Summary, record: dict) -> str:
+def table(plain: Summary, lnk: Summary, record: RunRecord) -> str:
     def kcal(summary: Summary, key: str) -> str:
         return f"{summary[key] / KCAL_PER_MOL:.4f}"
 
@@ -63,8 +64,8 @@ def table(plain: Summary, lnk: Summary, record: dict) -> str:
         ("AUROC against malonaldehyde, force σ", "forces_auroc"),
     ):
         rows.append((label, "–", f"{lnk[key]:.4f}"))
-    rows.append(("training (min)", f"{record['training']['seconds'] / 60:.1f}", ""))
-    rows.append(("fitting the LNK (s)", "", f"{record['fit']['seconds']:.0f}"))
+    rows.append(("training (min)", f"{record.training.seconds / 60:.1f}", ""))
+    rows.append(("fitting the LNK (s)", "", f"{record.fit.seconds:.0f}"))
     lines = ["| | backbone | closed-form LNK |", "|---|---|---|"]
     return "\n".join([*lines, *(f"| {label} | {a} | {b} |" for label, a, b in rows)])
 
@@ -78,10 +79,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     keep_large_blocks()
     plain, lnk, record = figures_of(arguments.directory, Console(stderr=True))
-    print(f"{record['training']['n_epochs']} epochs, {describe_machine()}; trained {record['date']}\n")
+    print(f"{record.training.n_epochs} epochs, {describe_machine()}; trained {record.date}\n")
     print(table(plain, lnk, record))
     if arguments.json is not None:
-        content = {"backbone": plain, "lnk": lnk, "training": record["training"], "fit": record["fit"]}
+        content = {"backbone": plain, "lnk": lnk, **record.model_dump(include={"training", "fit"})}
         arguments.json.write_text(json.dumps(content, indent=2) + "\n")
 
 

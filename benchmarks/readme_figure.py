@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="picture to write")
     arguments = parser.parse_args()
     model = load(arguments.demo / "run" / "model.sigmaff")
-    ethanol = read_structures(arguments.demo / "ethanol.extxyz").subset(model.record["split"]["test"])
+    ethanol = read_structures(arguments.demo / "ethanol.extxyz").subset(model.record.split.test)
     ether = read_structures(arguments.demo / "dimethyl_ether.extxyz")
     with Terminal(Console(stderr=True)) as terminal:
         evaluations = [

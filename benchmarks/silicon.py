@@ -44,7 +44,7 @@ def main() -> None:
     halves = [test.subset(np.sort(half)) for half in np.array_split(order, 2)]
     columns: dict[str, list[Summary]] = {}
     with Terminal(Console(stderr=True)) as terminal:
-        validation = training.subset(model.record["split"]["validation"])
+        validation = training.subset(model.record.split.validation)
         calibrate(model, dataset_for(model, validation), "quantile", terminal)
         columns["σ calibrated on validation structures"] = [summary(model, test, terminal)]
         columns["on one half of the test set, tested on the other (mean of both ways)"] = found = []

@@ -1,4 +1,4 @@
-"""The C allocator, told to keep large blocks.
+"""Make the C allocator keep large blocks.
 
 By default glibc maps a large array from the system when it is made and gives it back when it is freed, so every
 operation on large temporaries pays page faults again, and they cost more than the arithmetic.

@@ -1,24 +1,21 @@
-"""Callbacks of long work: training, evaluation, labelling, molecular dynamics, campaigns."""
+"""Progress of long work: the callbacks that every long function takes."""
 
 
 class Listener:
-    """Progress callbacks. All are silent by default: override those you need.
-
-    Every long function takes ``listener=None``, which is silent.
-    """
+    """Callbacks for progress, silent by default: override those you need. Long functions take ``listener=None``."""
 
     def stage(self, text: str) -> None:
-        """A new stage begins."""
+        """A new stage of the work begins."""
 
     def advance(self, done: int, total: int, note: str = "") -> None:
         """``done`` of ``total`` steps of the stage are done."""
 
     def warn(self, text: str) -> None:
-        """Something went wrong that does not stop the work."""
+        """Something needs attention, and the work continues."""
 
 
 class Collecting(Listener):
-    """Keeps the warnings in ``texts``."""
+    """Keep the warnings in ``texts``."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

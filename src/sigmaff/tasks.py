@@ -1,6 +1,6 @@
-"""Independent pieces of work, side by side on Dask: in processes of this machine, on a cluster, or under SLURM.
+"""Independent tasks in parallel on Dask: in processes of this machine, on a cluster, or under SLURM.
 
-A piece that raises, crashes its process or hangs costs that piece alone, and is told of.
+If a task raises an error, crashes its process or hangs, only that task fails, and its error is reported.
 """
 
 import os
@@ -32,23 +32,23 @@ class SlurmConfig(BaseModel):
     account: str | None = Field(default=None, description="account that is charged; null is the user's default")
     cores: int = Field(default=1, ge=1, description="cores of each job")
     memory: str = Field(default="4GB", description="memory of each job")
-    walltime: str = Field(default="04:00:00", description="longest time of each job")
+    walltime: str = Field(default="04:00:00", description="time limit of each job")
     prologue: tuple[str, ...] = Field(default=(), description="shell lines before the worker starts")
 
 
 class ClusterConfig(BaseModel):
-    """Where pieces of work run."""
+    """Where tasks run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n_workers: int = Field(default=2, ge=1, description="processes on this machine, where no scheduler is named")
+    n_workers: int = Field(default=2, ge=1, description="processes on this machine, if no scheduler is given")
     scheduler: str | None = Field(default=None, description="address of a running Dask scheduler, tcp://host:port")
-    slurm: SlurmConfig | None = Field(default=None, description="start workers as SLURM jobs; null does not")
+    slurm: SlurmConfig | None = Field(default=None, description="start workers as SLURM jobs; null: no SLURM")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(Generic[R]):
-    """What became of one piece."""
+    """The result of one task."""
 
     index: int  # among the arguments
     value: R | None = None
@@ -57,7 +57,7 @@ class Outcome(Generic[R]):
 
 @contextmanager
 def workers(config: ClusterConfig) -> Iterator["Client"]:
-    """A client of the workers, which are let go of at the end if they were started here."""
+    """Yield a client of the workers; stop the workers at the end if they were started here."""
     from distributed import Client
 
     if config.scheduler is not None:
@@ -78,11 +78,13 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
 def run_tasks(
     function: Callable[[T], R], arguments: Sequence[T], client: "Client", *, time_limit: float | None = None
 ) -> Iterator[Outcome[R]]:
-    """function(argument) for each, in the order in which they end.
+    """Yield the outcome of function(argument) for each argument, in the order in which the tasks end.
 
-    A worker that dies takes with it all pieces that wait there. They are tried once more at the end, one by one, and
-    only what costs a worker the life then too is given up.
-    time_limit: seconds, after which a worker that has not come to an end is killed.
+    All tasks of a worker that dies are tried again at the end, one by one. A task that kills its worker twice is
+    marked as failed.
+
+    Arguments:
+        time_limit: seconds, after which a worker that still runs the task is killed.
     """
     from distributed import KilledWorker, as_completed
 
@@ -120,7 +122,7 @@ def _own_cluster(config: ClusterConfig) -> Iterator[Any]:
 
 
 def slurm_cluster(config: SlurmConfig) -> Any:
-    """A dask-jobqueue cluster without jobs yet."""
+    """A dask-jobqueue cluster, not scaled yet."""
     try:
         from dask_jobqueue.slurm import SLURMCluster
     except ModuleNotFoundError:
@@ -138,21 +140,21 @@ def slurm_cluster(config: SlurmConfig) -> Any:
 
 
 def _attempt(function: Callable[[T], R], time_limit: float | None, argument: T) -> tuple[R | None, str | None]:
-    """Value, or what was raised. A process that hangs has to die: nothing else stops compiled code."""
+    """The value, or the error message. A process that hangs has to die: nothing else stops compiled code."""
     watchdog = threading.Timer(time_limit or 0.0, os._exit, (1,))
     watchdog.daemon = True
     if time_limit is not None:
         watchdog.start()
     try:
         return function(argument), None
-    except Exception as error:  # any: it is the outcome of this piece
+    except Exception as error:  # any: it is the outcome of this task
         return None, f"{type(error).__name__}: {error}"
     finally:
         watchdog.cancel()
 
 
 def _outcome(index: int, future: "Future", time_limit: float | None) -> Outcome[Any]:
-    """What came of a piece, waited for."""
+    """Wait for a task; its outcome."""
     from distributed import KilledWorker
 
     error = future.exception()

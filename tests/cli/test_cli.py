@@ -317,7 +317,7 @@ def test_info(workspace: Workspace) -> None:
     assert f"calibrated (quantile, × {potential.energy_calibration.scale:.4g}, on 14 errors)" in text
     content = json.loads(succeed("info", workspace.model, "--json"), parse_constant=refuse_constant)
     assert content["config"] == potential.config.model_dump(mode="json")
-    assert content["record"]["split"] == potential.record["split"]
+    assert content["record"]["split"] == potential.record.split.model_dump()
 
 
 def test_report_is_one_page(workspace: Workspace, tmp_path: Path) -> None:

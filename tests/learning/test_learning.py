@@ -22,7 +22,8 @@ from sigmaff import load
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
-from sigmaff.learning import CampaignConfig, CampaignResult, learn
+from sigmaff.learning import CampaignConfig, CampaignResult, ExploreConfig, learn
+from sigmaff.learning.directory import Directory
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import read_header
 from sigmaff.tasks import ClusterConfig, workers
@@ -76,13 +77,13 @@ def dataset(folder: Path) -> bytes:
 
 def test_it_ends_for_the_stated_reason(whole: CampaignResult) -> None:
     assert whole.reason == "2 rounds are done (stop.max_rounds)"
-    assert [figures["n_labels"] for figures in whole.rounds] == [12, 15, 18]
+    assert [figures.n_labels for figures in whole.rounds] == [12, 15, 18]
     assert json.loads((whole.directory / "campaign.json").read_text())["ended"] == whole.reason
 
 
 def test_nothing_is_labelled_twice(whole: CampaignResult, folder: Path) -> None:
     assert len(calls(folder)) == len(set(calls(folder))) == 18
-    assert whole.rounds[-1]["engine_calls"] == 18
+    assert whole.rounds[-1].engine_calls == 18
 
 
 def test_the_data_set_holds_every_label_as_the_engine_gives_it(whole: CampaignResult, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_the_data_set_holds_every_label_as_the_engine_gives_it(whole: CampaignRe
 
 def test_held_out_labels_are_the_same_in_every_round_and_never_trained_on(whole: CampaignResult) -> None:
     for number, n_labels in enumerate((12, 15, 18)):
-        split = read_header(whole.directory / f"rounds/{number:02d}/model.sigmaff").record["split"]
+        split = read_header(whole.directory / f"rounds/{number:02d}/model.sigmaff").record.split.model_dump()
         assert split["validation"] == [k for k in range(n_labels) if k % 4 == 3]
         assert sorted(split["train"] + split["validation"]) == list(range(n_labels))
 
@@ -107,7 +108,7 @@ def test_the_backbone_is_kept_until_there_is_enough_to_learn(whole: CampaignResu
     backbones = [load(whole.directory / f"rounds/0{k}/model.sigmaff").backbone.state_dict() for k in range(3)]
     same = [all((backbones[0][name] == other[name]).all() for name in other) for other in backbones]
     assert same == [True, True, False]
-    assert [figures["backbone"]["round"] for figures in whole.rounds] == [0, 0, 2]
+    assert [figures.backbone.round for figures in whole.rounds] == [0, 0, 2]
 
 
 def test_errors_of_new_structures_are_those_of_the_model_that_had_not_seen_them(whole: CampaignResult) -> None:
@@ -119,7 +120,7 @@ def test_errors_of_new_structures_are_those_of_the_model_that_had_not_seen_them(
         atoms = true.copy()
         atoms.calc = Calculator(load(whole.directory / "rounds/00/model.sigmaff"))
         errors.append(atoms.get_forces() - true.get_forces())
-    assert whole.rounds[1]["fresh"]["forces_mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-4)
+    assert whole.rounds[1].fresh.forces_mae == pytest.approx(np.abs(errors).mean(), rel=1e-4)
 
 
 def test_the_report_is_one_file_that_shows_the_picks(whole: CampaignResult) -> None:
@@ -279,7 +280,7 @@ def test_failures_are_tried_again_then_set_aside_and_never_trained_on(
     assert not {failure["label_id"] for failure in failures} & {atoms.info["label_id"] for atoms in frames}
     assert len(frames) + len(failures) == 23
     assert set(tried.values()) == {1, 2}
-    assert result.rounds[-1]["engine_calls"] == sum(tried.values())
+    assert result.rounds[-1].engine_calls == sum(tried.values())
     assert any("set aside" in warning for warning in listener.warnings)
 
 
@@ -300,7 +301,7 @@ def test_a_pool_at_random_without_sigma(held_out_file: Path, tmp_path: Path, sch
     )
     result = learn(config, Silent())
     assert result.reason == "no candidate of round 3 is worth a label: the pool is used up"
-    assert [figures["engine_calls"] for figures in result.rounds] == [0, 8, 12]
+    assert [figures.engine_calls for figures in result.rounds] == [0, 8, 12]
     frames = ase.io.read(result.directory / "dataset.extxyz", ":")
     assert sorted(atoms.info["pool_index"] for atoms in frames[12:]) == list(range(12))
     known = {f"{atoms.get_potential_energy():.6f}" for atoms in ase.io.read(held_out_file, ":")}
@@ -310,7 +311,7 @@ def test_a_pool_at_random_without_sigma(held_out_file: Path, tmp_path: Path, sch
 def test_it_ends_when_all_aims_hold(held_out_file: Path, tmp_path: Path, scheduler: dict[str, str]) -> None:
     config = settings(
         tmp_path,
-        explore={"stop_above": 1e3, "steps": 4},
+        explore={"trust_below": 1e3, "steps": 4},
         select={"lower": 0.0},
         stop={"share_above": 0.0, "forces_mae": 1e3},
         test=str(held_out_file),
@@ -318,16 +319,16 @@ def test_it_ends_when_all_aims_hold(held_out_file: Path, tmp_path: Path, schedul
         cluster=scheduler,
     )
     result = learn(config, Silent())
-    mae = result.rounds[0]["test"]["forces_mae"]
+    mae = result.rounds[0].test_value("forces_mae")
     assert result.reason == (
         f"converged: share of exploration beyond the limit on σ 0 (at most 0), "
         f"test force MAE {mae:.3g} eV/Å (at most 1000)"
     )
-    assert result.rounds[-1]["n_labels"] == 12
+    assert result.rounds[-1].n_labels == 12
     strict = CampaignConfig.model_validate(config.model_dump() | {"stop": {"forces_mae": 1e-9, "max_rounds": 1}})
     further = learn(strict, Silent())
     assert further.reason == "1 rounds are done (stop.max_rounds)"
-    assert further.rounds[1]["backbone"]["round"] == 1
+    assert further.rounds[1].backbone.round == 1
 
 
 @pytest.mark.parametrize(
@@ -396,3 +397,16 @@ def test_the_engine_of_these_tests_is_a_potential(tmp_path: Path) -> None:
             moved.calc = Counted(str(tmp_path / "calls"))
             energies.append(moved.get_potential_energy())
         assert forces[atom, axis] == pytest.approx((energies[1] - energies[0]) / 2e-4, abs=1e-4)
+
+
+def test_the_old_name_of_the_limit_is_read(whole: CampaignResult, tmp_path: Path) -> None:
+    """``explore.stop_above`` of old configurations and campaigns is ``explore.trust_below``."""
+    assert ExploreConfig.model_validate({"stop_above": 0.3}) == ExploreConfig(trust_below=0.3)
+    with pytest.raises(ValueError, match="stop_above is the old name of trust_below"):
+        ExploreConfig.model_validate({"stop_above": 0.3, "trust_below": 0.3})
+    path = whole.directory / "campaign.json"
+    directory = Directory(tmp_path)
+    (tmp_path / "campaign.json").write_text(path.read_text().replace("explore.trust_below", "explore.stop_above"))
+    directory.claim(settings(whole.directory.parent), force=False)
+    with pytest.raises(ConfigError, match=r"explore\.trust_below: was auto, now 0\.3"):
+        directory.claim(settings(whole.directory.parent, explore={"trust_below": 0.3}), force=False)

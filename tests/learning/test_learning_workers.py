@@ -23,7 +23,7 @@ from sigmaff.errors import SigmaffError
 from sigmaff.learning.directory import Round, write_frames
 from sigmaff.learning.labels import label_round, labelled_in
 from sigmaff.learning.start import start_structures
-from sigmaff.learning.train import Making, make
+from sigmaff.learning.train import RoundTraining, train_round
 from sigmaff.models import Ensemble, Model, Potential
 from sigmaff.models.file import load_potential
 from sigmaff.runs.stages import make_model
@@ -55,11 +55,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def making(dataset: Path, output: Path, **changes: object) -> Making:
+def training(dataset: Path, output: Path, **changes: object) -> RoundTraining:
     if "ensemble" in changes:
         changes["retrain"] = {"every": 1}
     config = case.settings(output, **changes)
-    return Making(run=config.run(dataset, output, None), hold_out_every=config.hold_out_every)
+    return RoundTraining(run=config.run(dataset, output, None), hold_out_every=config.hold_out_every)
 
 
 def nobody() -> "Client":
@@ -76,11 +76,11 @@ def states(model: Model) -> list[dict[str, torch.Tensor]]:
 def test_members_from_workers_are_those_of_one_process(
     client: Callable[[], "Client"], dataset: Path, tmp_path: Path
 ) -> None:
-    here, there = making(dataset, tmp_path / "here", **MEMBERS), making(dataset, tmp_path / "there", **MEMBERS)
+    here, there = training(dataset, tmp_path / "here", **MEMBERS), training(dataset, tmp_path / "there", **MEMBERS)
     expected = make_model(here.run, here.data(), case.Silent(), force=False)
-    model, record = make(there, there.data(), client, case.Silent())
+    model, record = train_round(there, there.data(), client, case.Silent())
     assert expected is not None
-    assert record.keys() == expected[1].keys()
+    assert record.model_fields_set == expected[1].model_fields_set
     for ours, theirs in zip(states(model), states(expected[0]), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -88,9 +88,9 @@ def test_members_from_workers_are_those_of_one_process(
 def test_members_that_are_there_are_not_trained_again(
     client: Callable[[], "Client"], dataset: Path, tmp_path: Path
 ) -> None:
-    one = making(dataset, tmp_path, **MEMBERS)
-    first, _ = make(one, one.data(), client, case.Silent())
-    again, _ = make(one, one.data(), nobody, case.Silent())
+    one = training(dataset, tmp_path, **MEMBERS)
+    first, _ = train_round(one, one.data(), client, case.Silent())
+    again, _ = train_round(one, one.data(), nobody, case.Silent())
     for ours, theirs in zip(states(again), states(first), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -98,20 +98,20 @@ def test_members_that_are_there_are_not_trained_again(
 def test_members_that_diverge_on_workers_are_told_of(
     client: Callable[[], "Client"], dataset: Path, tmp_path: Path
 ) -> None:
-    wild = making(dataset, tmp_path, **MEMBERS, training={"learning_rate": 1e30, "gradient_clip": None})
+    wild = training(dataset, tmp_path, **MEMBERS, training={"learning_rate": 1e30, "gradient_clip": None})
     listener = case.Silent()
     with pytest.raises(SigmaffError, match="only 0 of 3 members could be trained"):
-        make(wild, wild.data(), client, listener)
+        train_round(wild, wild.data(), client, listener)
     assert [text.split(" and ")[0] for text in listener.warnings] == [f"member {k} was not trained" for k in range(3)]
 
 
 def test_two_devices_train_what_one_does(dataset: Path, tmp_path: Path) -> None:
     """The weights, and σ of the closed form that is fitted to them."""
-    one, two = (making(dataset, tmp_path / str(n), training={"devices": n}) for n in (1, 2))
+    one, two = (training(dataset, tmp_path / str(n), training={"devices": n}) for n in (1, 2))
     listener = case.Silent()
-    expected, _ = make(one, one.data(), nobody, case.Silent())
-    model, record = make(two, two.data(), nobody, listener)
-    assert record["training"]["n_epochs"] == case.SETTINGS["training"]["max_epochs"]
+    expected, _ = train_round(one, one.data(), nobody, case.Silent())
+    model, record = train_round(two, two.data(), nobody, listener)
+    assert record.training.n_epochs == case.SETTINGS["training"]["max_epochs"]
     assert listener.stages == ["training the backbone", "fitting the head"]
     ours, theirs = (dict(load_potential(tmp_path / n / "backbone.sigmaff").state_dict()) for n in ("2", "1"))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -122,14 +122,14 @@ def test_two_devices_train_what_one_does(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_what_goes_wrong_on_devices_is_told(dataset: Path, tmp_path: Path) -> None:
-    wild = making(dataset, tmp_path, training={"devices": 2, "learning_rate": 1e30, "gradient_clip": None})
+    wild = training(dataset, tmp_path, training={"devices": 2, "learning_rate": 1e30, "gradient_clip": None})
     with pytest.raises(SigmaffError, match="or lower the learning rate"):
-        make(wild, wild.data(), nobody, case.Silent())
+        train_round(wild, wild.data(), nobody, case.Silent())
 
 
 def test_a_training_ends_with_who_started_it(dataset: Path, tmp_path: Path) -> None:
     """However that ends: what is left of it then is an open pipe that closes."""
-    endless = making(dataset, tmp_path, training={"max_epochs": 100_000})
+    endless = training(dataset, tmp_path, training={"max_epochs": 100_000})
     job = tmp_path / "job.json"
     job.write_text(endless.model_dump_json())
     command = [sys.executable, "-m", "sigmaff.learning", str(job)]
@@ -157,7 +157,7 @@ def test_workers_that_are_killed_while_they_label_lose_nothing(client: Callable[
 
     killer = threading.Thread(target=kill_at_work)
     killer.start()
-    label_round(place, structures, config.engine, client, lambda *_: None)
+    label_round(place, structures, config.engine, client, case.Silent())
     killer.join()
     assert set(pids).isdisjoint(client().run(os.getpid).values())
     assert len(labelled_in(place)) == 12

@@ -45,6 +45,7 @@ from sigmaff.models import Potential
 from sigmaff.models.file import load, save
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import Calibration
+from sigmaff.models.record import RunRecord
 
 close = torch.testing.assert_close
 NO_DIFFERENCE = {"rtol": 0.0, "atol": 0.0}
@@ -424,7 +425,7 @@ def test_serialization_round_trip_is_exact(model: Model, tmp_path: Path):
     model.forces_calibration = Calibration(
         method="quantile", scale=0.6, n_samples=90, coverages=(0.0, 0.5, 0.9), multipliers=(0.0, 0.7, 3.0)
     )
-    model.record = {"source": "here", "values": [1, 2.5]}
+    model.record = RunRecord.model_validate({"source": "here", "values": [1, 2.5]})
     save(model, tmp_path / "model.sigmaff")
     loaded = load(tmp_path / "model.sigmaff")
     graph = graph_of(ETHANOL, CRYSTAL)

@@ -16,6 +16,7 @@ from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
 from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig
 from sigmaff.models.file import load, save
 from sigmaff.models.prediction import Calibration, Prediction
+from sigmaff.models.record import MemberRecord, RunRecord
 
 close = torch.testing.assert_close
 LNK_HEAD = LNKConfig(kernel="rbf+linear", mean="residual", n_inducing=12, n_samples=16, n_frequencies=64)
@@ -234,7 +235,7 @@ def test_serialization_round_trip_is_exact(kind: str, tmp_path: Path):
         "mc dropout": lambda: dropping(n_samples=3, seed=4),
     }[kind]()
     model.energy_calibration = Calibration(method="scalar", scale=1.7, n_samples=50)
-    model.record = {"members": [{"file": "a"}]}
+    model.record = RunRecord(members=[MemberRecord(file="a")])
     save(model, tmp_path / "a.sigmaff")
     again, graph = load(tmp_path / "a.sigmaff"), graph_of(ETHANOL, WATER, cutoff=model.cutoff)
     assert type(again) is type(model)

@@ -23,6 +23,7 @@ from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.file import read_header
 from sigmaff.models.prediction import Calibration
+from sigmaff.models.record import RunRecord
 
 Content = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -36,7 +37,8 @@ def build(dtype: torch.dtype = torch.float32) -> Potential:
     potential = build_potential(LNK_CONFIG, dtype)
     potential.energy_calibration = Calibration(method="quantile", scale=1 / 3, n_samples=20)
     potential.forces_calibration = ISOTONIC
-    potential.record = {"note": "σ in Å", "split": {"train": [0, 1]}, "value": 0.1 + 0.2, "none": None}
+    record = {"note": "σ in Å", "split": {"train": [0, 1]}, "value": 0.1 + 0.2, "none": None}
+    potential.record = RunRecord.model_validate(record)
     return potential
 
 
@@ -417,3 +419,21 @@ def test_no_code_is_read_from_files(path: Path) -> None:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             assert isinstance(node.value, ast.Constant)
             assert node.value.value is False
+
+
+def test_a_record_keeps_its_keys_and_values(model: Path) -> None:
+    content, _ = unpack(model)
+    assert content["record"] == {"note": "σ in Å", "split": {"train": [0, 1]}, "value": 0.1 + 0.2, "none": None}
+    assert load(model).record == build().record
+
+
+def test_a_record_that_does_not_fit_is_no_obstacle(model: Path, tmp_path: Path) -> None:
+    """Of an old or foreign file: what cannot be read is dropped."""
+    content, tensors = unpack(model)
+    content["record"] |= {"training": "by hand", "metrics": {"energy_mae": "good"}, "date": "yesterday"}
+    record = load(pack(tmp_path / "model.sigmaff", content, tensors)).record
+    assert record.training is None
+    assert record.metrics is None
+    assert record.date == "yesterday"
+    assert record.split is not None
+    assert record.split.train == [0, 1]

@@ -44,7 +44,7 @@ NOWHERE = DataFolders(folders=(Path("/nowhere"),), made=Path("/nowhere"))
 class StopsAfterFirst(Listener):
     """Ctrl-C when one job is done."""
 
-    def advance(self, done: int, total: int, note: str = "") -> None:
+    def advance(self, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
 
@@ -241,10 +241,10 @@ def test_an_experiment_is_interrupted_resumed_and_reported(tmp_path: Path, folde
     text = (tmp_path / "dropout-rate/results.md").read_text()
     for column, rate in enumerate((1, 5, 10, 15, 20)):
         record = load(study / f"mcd-{rate}/model.sigmaff").record
-        assert rows["Energy ID"][column]["ours"] == record["metrics"]["energy_mae"]
-        assert rows["AUC-ROC energy"][column]["ours"] == record["ood"]["non-equilibrium"]["energy_auroc_total"]
-        assert rows["Energy OOD"][column]["ours"] == record["ood"]["non-equilibrium"]["ood_energy_mae"]
-        assert f"{record['metrics']['energy_mae']:.3f} (0." in text
+        assert rows["Energy ID"][column]["ours"] == record.metrics["energy_mae"]
+        assert rows["AUC-ROC energy"][column]["ours"] == record.ood["non-equilibrium"]["energy_auroc_total"]
+        assert rows["Energy OOD"][column]["ours"] == record.ood["non-equilibrium"]["ood_energy_mae"]
+        assert f"{record.metrics['energy_mae']:.3f} (0." in text
     assert rows["Energy ID"][4]["paper"] == 0.44
     assert (tmp_path / "dropout-rate/table-22.png").read_bytes().startswith(b"\x89PNG")
     assert "AUC-ROC energy, 20 %" in (tmp_path / "dropout-rate/table-22.svg").read_text()

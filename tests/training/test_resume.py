@@ -77,7 +77,7 @@ def test_resume_from_checkpoints_within_an_epoch(tmp_path: Path, unbroken: tuple
 def test_resume_after_an_interrupt(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
     model, reporter = case.potential(dropout=0.1), case.Reporter()
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match="after step 8 of 15; the same command goes on"):
+    with pytest.raises(KeyboardInterrupt, match="after step 8 of 15; run the same command to resume"):
         case.run(model, case.CONFIG, tmp_path, case.Interrupter(at_step=7))
     assert signal.getsignal(signal.SIGINT) is handler
     with pytest.raises(KeyboardInterrupt, match="after step 15 of 15"):

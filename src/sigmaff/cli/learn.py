@@ -100,9 +100,9 @@ def _print_result(result: "CampaignResult") -> None:
     for column in ("round", "labels", "engine calls", "failed labels", "F MAE of new labels", "test F MAE (eV/Å)"):
         table.add_column(column, justify="right")
     for figures in result.rounds:
-        counts = (str(figures[key]) for key in ("round", "n_labels", "engine_calls", "n_set_aside"))
-        maes = ((figures[key] or {}).get("forces_mae") for key in ("fresh", "test"))
-        table.add_row(*counts, *("–" if mae is None else f"{mae:.4f}" for mae in maes))
+        counts = (figures.round, figures.n_labels, figures.engine_calls, figures.n_set_aside)
+        maes = (None if figures.fresh is None else figures.fresh.forces_mae, figures.test_value("forces_mae"))
+        table.add_row(*map(str, counts), *("–" if mae is None else f"{mae:.4f}" for mae in maes))
     console.print(table)
     say(result.reason)
     say(f"model: {result.model_path}")

@@ -58,10 +58,11 @@ def ensemble(
     """Combine models into an ensemble, with σ from their disagreement. Calibrate it before use."""
     from sigmaff.models import Ensemble
     from sigmaff.models.file import load_potential, save
+    from sigmaff.models.record import MemberRecord, RunRecord
 
     refuse_overwrites([output], force)
     joined = Ensemble([load_potential(model) for model in models])
-    joined.record = {"members": [{"file": str(model)} for model in models]}
+    joined.record = RunRecord(members=[MemberRecord(file=str(model)) for model in models])
     save(joined, output, force=force)
     say(f"ensemble of {len(models)} models: {output}")
     say("its σ is not calibrated: run 'sigmaff calibrate' with held-out structures")

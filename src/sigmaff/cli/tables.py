@@ -77,9 +77,9 @@ def info_table(header: Header, n_parameters: int) -> Table:
         "trained on": f"{statistics.n_structures} structures",
         "energy σ": _calibration(header.energy_calibration),
         "forces σ": _calibration(header.forces_calibration),
-        "made": f"{record.get('date', 'date unknown,')} by sigmaff {header.library_version}",
+        "made": f"{record.date or 'date unknown,'} by sigmaff {header.library_version}",
     }
-    metrics = record.get("metrics") or {}
+    metrics = record.metrics or {}
     for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
         if metrics.get(f"{quantity}_mae") is not None:
             rows[f"test MAE, {quantity}"] = f"{metrics[f'{quantity}_mae']:.5g} {unit}"

@@ -49,11 +49,14 @@ def foreign_dataset(model: Model, structures: LabelledStructures) -> GraphDatase
 def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> LabelledStructures:
     """Structures that the model's own record names, if their file exists and is unchanged."""
     try:
-        source = DataSource.model_validate(model.record["config"]["data"]["source"])
-        if file_digest(source.path) != model.record["data_sha256"]:
+        record = model.record
+        if record.config is None or record.split is None:
+            raise DataError("its record names none")
+        source = DataSource.model_validate(record.config["data"]["source"])
+        if file_digest(source.path) != record.data_sha256:
             raise DataError(f"{source.path} has changed since the model was trained")
         structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
-        chosen = structures.subset(model.record["split"][part])
+        chosen = structures.subset(getattr(record.split, part))
     except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
         raise DataError(f"the model's own {part} structures are not available ({error})") from None
     if not len(chosen):

@@ -1,19 +1,19 @@
-"""The training of one round on several devices: ``python -m sigmaff.learning JOB``, see ``devices``."""
+"""Train the model of one round on several devices: ``python -m sigmaff.learning JOB``."""
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from sigmaff.learning.subprocess_training import command
-from sigmaff.learning.train import Making, make_here
+from sigmaff.learning.train import RoundTraining, train_here
 from sigmaff.models import Model
+from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 
 
-def make(job: str, listener: Listener) -> tuple[Model, dict[str, Any]] | None:
-    making = Making.model_validate_json(job)
-    return make_here(making, making.data(), listener)
+def train(job: str, listener: Listener) -> tuple[Model, RunRecord] | None:
+    training = RoundTraining.model_validate_json(job)
+    return train_here(training, training.data(), listener)
 
 
 if __name__ == "__main__":
-    sys.exit(command(Path(sys.argv[1]), make))
+    sys.exit(command(Path(sys.argv[1]), train))

@@ -10,17 +10,17 @@ from sigmaff.data.labelling import EngineConfig
 from sigmaff.evaluation import CalibrationMethod
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
 from sigmaff.runs.config import DataConfig, EnsembleConfig, RunConfig
-from sigmaff.simulation.md import MDConfig
+from sigmaff.simulation.md import DynamicsConfig, Limit, MDConfig
 from sigmaff.tasks import ClusterConfig
 from sigmaff.training import TrainingConfig
 
 SelectionMethod = Literal["variance_reduction", "sigma", "random"]
 FREE: dict[str, Any] = {"output": True, "cluster": True, "stop": True, "engine": {"time_limit"}}
-"""Settings that decide how far a campaign goes and where it runs, not what it does: they may change as it goes."""
+"""Settings that may change when a campaign is resumed: they decide when it ends and where it runs."""
 
 
 class StartConfig(BaseModel):
-    """The structures that are labelled before there is a model."""
+    """The structures that are labelled first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,14 +31,14 @@ class StartConfig(BaseModel):
     n_labels: int = Field(
         default=20,
         ge=2,
-        description="structures to begin with: drawn from those that there are; if they are fewer, displaced copies "
-        "of them make up the number",
+        description="number of first structures, drawn at random; if the given ones are fewer, displaced copies "
+        "are added",
     )
     displacement: float = Field(default=0.05, gt=0, description="Å, standard deviation of each coordinate of a copy")
     use_labels: bool = Field(
         default=False,
-        description="take the energies and forces of the file, which must be those of the engine; else they are "
-        "computed",
+        description="take the energies and forces of the file, which must come from the same engine; otherwise compute "
+        "them",
     )
 
     @model_validator(mode="after")
@@ -50,60 +50,75 @@ class StartConfig(BaseModel):
         return self
 
 
-class ExploreConfig(MDConfig):
-    """Where candidates come from: guarded molecular dynamics with the model at hand, or a file.
+class ExploreConfig(DynamicsConfig):
+    """Where candidates come from: guarded molecular dynamics with the current model, or a file.
 
-    Up to the limit on σ (``stop_above``) the model is trusted. Replicas go on beyond it, to where candidates are no
-    more of use (``select.upper``): what lies between is what there is to learn. A limit that is "auto" falls back to
-    the largest force σ of a held-out structure for as long as nothing can be promised.
+    Below the limit ``trust_below`` the model is trusted. Replicas continue beyond it and stop at ``select.upper`` times
+    the limit; candidates lie in between. If "auto" cannot guarantee the risk yet, the limit is the largest force σ of a
+    held-out structure. ``stop_above`` is the old name of ``trust_below``.
     """
 
     pool: DataSource | None = Field(
-        default=None, description="a file of candidates; then nothing moves, and of all below only the limit counts"
+        default=None,
+        description="file of candidates; then no MD runs, and of the settings below only the limit counts",
     )
-    starts: int = Field(default=4, ge=1, description="labelled structures that are set in motion in a round")
+    starts: int = Field(default=4, ge=1, description="labelled structures that start MD in each round")
     temperature: tuple[float, ...] = Field(default=(300.0,), min_length=1, description="K; each start runs at each")
-    steps: int = Field(default=2000, ge=1, description="of each replica")
-    stop_above: float | Literal["auto"] | None = Field(
-        default="auto", description="eV/Å, largest force σ of an atom that is trusted; auto: by error_above and risk"
+    steps: int = Field(default=2000, ge=1, description="steps of each replica")
+    trust_below: Limit = Field(
+        default="auto",
+        description="eV/Å; trust the model where the largest force σ of an atom is below this; replicas stop at "
+        "select.upper times it; auto: by error_above and risk; null: no limit",
     )
-    error_above: float | None = Field(
-        default=0.5, gt=0, description="eV/Å; the largest force error of an atom that is tolerated"
-    )
+    error_above: float | None = Field(default=0.5, gt=0, description="eV/Å; largest tolerated force error of an atom")
     risk: float = Field(default=0.1, gt=0, lt=1, description="chance of a larger error where σ is below the limit")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _old_name(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "stop_above" not in values:
+            return values
+        if "trust_below" in values:
+            raise ValueError("stop_above is the old name of trust_below; give only trust_below")
+        return {"trust_below" if key == "stop_above" else key: value for key, value in values.items()}
+
+    @model_validator(mode="after")
+    def _possible_limit(self) -> Self:
+        self.check_limit("trust_below", self.trust_below)
+        return self
+
     def moves(self, temperature: float, stop_above: float | None, seed: int) -> MDConfig:
-        """The settings of all replicas at one temperature."""
-        fields = self.model_dump(include=set(MDConfig.model_fields))
+        """The settings of all replicas at one temperature. stop_above: eV/Å."""
+        fields = self.model_dump(include=set(DynamicsConfig.model_fields))
         return MDConfig.model_validate(fields | {"temperature": (temperature,), "stop_above": stop_above, "seed": seed})
 
 
 class SelectConfig(BaseModel):
-    """Which candidates are worth a label."""
+    """Which candidates are labelled."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    n: int = Field(default=10, ge=1, description="labels of a round")
+    n: int = Field(default=10, ge=1, description="labels per round")
     method: SelectionMethod = Field(
         default="variance_reduction",
-        description="variance_reduction: one after the other, each time the candidate whose label takes away the "
-        "largest share of the variance of forces, on average over all candidates by σ (heads other than LNK and LLPR: "
-        "as sigma); sigma: those of the largest force σ; random: of all candidates, whatever their σ",
+        description="variance_reduction: one by one the candidate whose label removes the largest share of the force "
+        "variance, averaged over all candidates by σ (heads other than LNK and LLPR: as sigma); sigma: largest force "
+        "σ; random: any candidates",
     )
     lower: float = Field(
         default=0.5,
         ge=0,
-        description="candidates of smaller σ are known well enough; in units of the limit on σ, "
-        "once that promises something",
+        description="skip candidates of smaller σ; in units of the limit on σ, once that limit is guaranteed",
     )
     upper: float = Field(
         default=1.5,
         gt=0,
-        description="candidates of larger σ are lost, and perhaps no chemistry: a replica that comes to it is stopped; "
-        "in units of the limit on σ",
+        description="skip candidates of larger σ, and stop replicas that reach it; in units of the limit on σ",
     )
     max_candidates: int = Field(
-        default=1000, ge=1, description="candidates that variance_reduction compares, drawn from all that qualify"
+        default=1000,
+        ge=1,
+        description="candidates that variance_reduction compares, drawn from all that qualify",
     )
 
     @model_validator(mode="after")
@@ -114,16 +129,18 @@ class SelectConfig(BaseModel):
 
 
 class RetrainConfig(BaseModel):
-    """When the backbone learns from new labels. In all other rounds it is kept, and the head is fitted anew, fast."""
+    """When the backbone is trained on new labels. In other rounds only the head is fitted, which is fast."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    every: int | None = Field(default=None, ge=1, description="rounds from one training to the next; null: by growth")
+    every: int | None = Field(default=None, ge=1, description="train every n-th round; null: by growth")
     growth: float | None = Field(
-        default=1.5, gt=1, description="train once the training set is this many times that of the last; null never"
+        default=1.5,
+        gt=1,
+        description="train once the training set has grown by this factor; null never",
     )
     weights: Literal["scratch", "continue"] = Field(
-        default="scratch", description="where a training starts: at random weights, or at those of the last backbone"
+        default="scratch", description="start a training from random weights, or continue from the last backbone"
     )
 
     def due(self, n_rounds: int, n_train: int, n_train_before: int) -> bool:
@@ -133,7 +150,7 @@ class RetrainConfig(BaseModel):
 
 
 class StopConfig(BaseModel):
-    """When a campaign is over: at a budget, or when all the aims that are given hold in one round."""
+    """When a campaign ends: at a budget, or when all given aims hold in one round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -143,8 +160,8 @@ class StopConfig(BaseModel):
         default=0.02,
         ge=0,
         le=1,
-        description="aim: of the frames to explore, those beyond the limit on σ, or not reached because of it, are at "
-        "most this share; counts with a limit that promises something; null no aim",
+        description="aim: largest share of exploration frames beyond the limit on σ, or not reached because of it; "
+        "counts only if the limit is guaranteed; null no aim",
     )
     forces_mae: float | None = Field(default=None, gt=0, description="aim: eV/Å, of the test structures; null no aim")
     calibration: float | None = Field(
@@ -157,9 +174,9 @@ class CampaignConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    start: StartConfig = Field(description="the structures that are labelled first")
-    engine: EngineConfig = Field(default=EngineConfig(), description="what computes labels")
-    model: PotentialConfig = Field(default=PotentialConfig(), description="what is trained")
+    start: StartConfig = Field(description="structures that are labelled first")
+    engine: EngineConfig = Field(default=EngineConfig(), description="engine that computes labels")
+    model: PotentialConfig = Field(default=PotentialConfig(), description="model to train")
     ensemble: EnsembleConfig | None = Field(default=None, description="train several and predict with all; null one")
     mc_dropout: MonteCarloDropoutConfig | None = Field(
         default=None, description="predict with dropout on, several times; null once"
@@ -173,28 +190,28 @@ class CampaignConfig(BaseModel):
         default="auto", description="how σ is calibrated on held-out structures, in every round"
     )
     hold_out_every: int = Field(
-        default=5, ge=2, description="every so many labels one is held out of training, to stop and calibrate by"
+        default=5, ge=2, description="hold out every n-th label for early stopping and calibration"
     )
     explore: ExploreConfig = Field(default=ExploreConfig(), description="where candidates come from")
-    select: SelectConfig = Field(default=SelectConfig(), description="which of them are labelled")
-    stop: StopConfig = Field(default=StopConfig(), description="when it is over")
+    select: SelectConfig = Field(default=SelectConfig(), description="which candidates are labelled")
+    stop: StopConfig = Field(default=StopConfig(), description="when the campaign ends")
     test: DataSource | None = Field(
-        default=None, description="labelled structures that are never trained on, to follow the error by; null none"
+        default=None, description="labelled test structures, never trained on, to monitor the error; null none"
     )
     cluster: ClusterConfig = Field(
         default=ClusterConfig(), description="where labels, exploration and members of an ensemble are computed"
     )
     output: Path = Field(default=Path("campaign"), description="directory of the campaign")
-    seed: int = Field(default=0, ge=0, description="of everything that is drawn")
+    seed: int = Field(default=0, ge=0, description="random seed")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Contradictions are said before the first label is paid for."""
+        """Raise an error for contradictions before the first label is computed."""
         run = self.run(Path("dataset.extxyz"), Path("fit"), None)
-        if not run.has_std and not (self.select.method == "random" and self.explore.stop_above is None):
+        if not run.has_std and not (self.select.method == "random" and self.explore.trust_below is None):
             raise ValueError(
                 f"the {self.model.head.name} head has no σ to select or stop by: choose another, or set select.method "
-                "to random and explore.stop_above to null"
+                "to random and explore.trust_below to null"
             )
         one_by_one = self.ensemble is not None or not self.model.head.takes_backbone
         if one_by_one and (self.retrain.every != 1 or self.retrain.weights != "scratch"):

@@ -1,16 +1,15 @@
-"""The directory of a campaign: every structure, label, model and decision, in files that are written whole."""
+"""The directory of a campaign: every structure, label, model and decision is a file, written atomically."""
 
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ase.io
 from ase import Atoms
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
@@ -19,39 +18,17 @@ from sigmaff.learning.config import FREE, CampaignConfig
 OWN_FILES = ("campaign.json", "failures.json", "dataset.extxyz", "report.html", "rounds")
 
 
-@dataclass(frozen=True)
 class Round:
     """Files of one round. Round 0 labels the start; the others explore with the model of the round before."""
 
-    number: int
-    path: Path
-
-    @property
-    def candidates(self) -> Path:
-        return self.path / "candidates.extxyz"
-
-    @property
-    def explored(self) -> Path:
-        """What came of the exploration; there once it is over."""
-        return self.path / "explored.json"
-
-    @property
-    def selected(self) -> Path:
-        return self.path / "selected.extxyz"
-
-    @property
-    def dataset(self) -> Path:
-        """All labelled structures, up to those of this round."""
-        return self.path / "dataset.extxyz"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.sigmaff"
-
-    @property
-    def summary(self) -> Path:
-        """Figures of the round; there once it is over."""
-        return self.path / "round.json"
+    def __init__(self, number: int, path: Path) -> None:
+        self.number, self.path = number, path
+        self.candidates = path / "candidates.extxyz"
+        self.explored = path / "explored.json"  # ``Explored``; exists once the exploration is over
+        self.selected = path / "selected.extxyz"
+        self.dataset = path / "dataset.extxyz"  # all labelled structures, up to those of this round
+        self.model = path / "model.sigmaff"
+        self.summary = path / "round.json"  # ``RoundSummary``; exists once the round is over
 
     def label(self, index: int) -> Path:
         return self.path / "labels" / f"{index:04d}.extxyz"
@@ -64,10 +41,16 @@ class Round:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
 
 
+def _current_names(settings: Any) -> Any:
+    """Settings under the names of this version."""
+    renamed = {"explore.stop_above": "explore.trust_below"}
+    return {renamed.get(key, key): value for key, value in settings.items()} if isinstance(settings, dict) else settings
+
+
 class CampaignFile(RunFile):
     """``campaign.json``: the campaign that a directory belongs to."""
 
-    settings: dict[str, Any]  # by dotted name
+    settings: Annotated[dict[str, Any], BeforeValidator(_current_names)]  # by dotted name
     files: dict[str, str]  # SHA-256 of each file of structures
     versions: dict[str, str] = Field(
         default_factory=lambda: {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
@@ -78,30 +61,19 @@ class CampaignFile(RunFile):
         return self.settings | self.files
 
 
-@dataclass(frozen=True)
 class Directory:
-    path: Path
+    """Files of a campaign."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dataset = path / "dataset.extxyz"
+        self.report = path / "report.html"
+        self.failures = path / "failures.json"  # structures that were set aside
+        remedy = "choose another output directory, or use --force to remove that campaign and all its labels"
+        self.folder = RunFolder(path, "campaign.json", remedy)
 
     def round(self, number: int) -> Round:
         return Round(number, self.path / "rounds" / f"{number:02d}")
-
-    @property
-    def dataset(self) -> Path:
-        return self.path / "dataset.extxyz"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def failures(self) -> Path:
-        """Structures that were set aside."""
-        return self.path / "failures.json"
-
-    @property
-    def folder(self) -> RunFolder:
-        remedy = "choose another output directory, or use --force to remove that campaign and all its labels"
-        return RunFolder(self.path, "campaign.json", remedy)
 
     def claim(self, config: CampaignConfig, *, force: bool) -> None:
         """Begin or resume the campaign. With ``force`` remove the one that is there."""
@@ -130,7 +102,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise DataError(f"{path} is not what a campaign wrote; remove it to have it made again") from None
+        raise DataError(f"{path} is damaged or not written by a campaign; remove it to compute it again") from None
 
 
 def read_frames(path: Path) -> list[Atoms]:

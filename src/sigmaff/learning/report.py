@@ -1,74 +1,72 @@
-"""What a campaign's files tell: errors of structures before they were learned from, and the page of it all."""
+"""Errors on new labels before they are learned from, and the HTML page of a campaign."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from ase import Atoms
 
-from sigmaff.learning.directory import Directory, Round, read_frames, read_json
+from sigmaff.learning.directory import Directory, Round, read_frames
 from sigmaff.learning.labels import label_id
+from sigmaff.learning.records import Explored, FreshErrors, RoundSummary, read_file
 from sigmaff.report.campaign_page import CampaignRound, PickedStructure, write_campaign_page
 
 
-def fresh_errors(place: Round) -> dict[str, float | None] | None:
-    """Of the model of the round before on the labels of this one, eV and Å; ``None`` where there are no labels."""
-    pairs = [(predicted, true) for _, predicted, true in _selected(place) if true is not None]
+def fresh_errors(round_: Round) -> FreshErrors | None:
+    """Errors of the model of the round before on the labels of this one; ``None`` without labels."""
+    pairs = [(predicted, true) for _, predicted, true in _selected(round_) if true is not None]
     if not pairs:
         return None
     energy = [(one.get_potential_energy() - two.get_potential_energy()) / len(one) for one, two in pairs]
     forces = np.concatenate([_forces_error(one, two) for one, two in pairs])
     stds = [one.arrays["forces_uncertainty"] for one, _ in pairs if "forces_uncertainty" in one.arrays]
-    return {
-        "energy_mae_per_atom": float(np.mean(np.abs(energy))),
-        "forces_mae": float(np.mean(np.abs(forces))),
-        "forces_rmse": float(np.sqrt(np.mean(forces**2))),
-        "forces_std": float(np.sqrt(np.mean(np.concatenate(stds) ** 2))) if stds else None,
-    }
+    return FreshErrors(
+        energy_mae_per_atom=float(np.mean(np.abs(energy))),
+        forces_mae=float(np.mean(np.abs(forces))),
+        forces_rmse=float(np.sqrt(np.mean(forces**2))),
+        forces_std=float(np.sqrt(np.mean(np.concatenate(stds) ** 2))) if stds else None,
+    )
 
 
-def write_campaign_report(directory: Directory, rounds: Sequence[dict[str, Any]], reason: str | None) -> None:
-    places = [directory.round(figures["round"]) for figures in rounds]
-    picks = [pick for place in places[1:] for pick in _picks(place)]
+def write_campaign_report(directory: Directory, rounds: Sequence[RoundSummary], reason: str | None) -> None:
+    """Write ``report.html``. reason: why the campaign is over; ``None``: it is not."""
     last = rounds[-1]
     state = f"ended: {reason}" if reason else f"under way, {len(rounds) - 1} rounds done"
     write_campaign_page(
         directory.report,
-        [_round(directory, figures) for figures in rounds],
-        picks,
+        [_round(directory, summary) for summary in rounds],
+        [pick for summary in rounds[1:] for pick in _picks(directory.round(summary.round))],
         title=f"Campaign {directory.path.name}",
-        verdict=f"{last['n_labels']} labels from {last['engine_calls']} calls of the engine; {state}.",
+        verdict=f"{last.n_labels} labels from {last.engine_calls} calls of the engine; {state}.",
         force=True,
     )
 
 
-def _round(directory: Directory, figures: dict[str, Any]) -> CampaignRound:
-    number = figures["round"]
-    explored = read_json(directory.round(number).explored) if number else {"limit": None, "share_above": None}
-    fresh, test = figures["fresh"] or {}, figures["test"] or {}
+def _round(directory: Directory, summary: RoundSummary) -> CampaignRound:
+    number, fresh = summary.round, summary.fresh
+    explored = read_file(directory.round(number).explored, Explored) if number else None
     return CampaignRound(
         number=number,
-        n_labels=figures["n_labels"],
-        n_new=figures["n_new"],
-        n_set_aside=figures["n_set_aside"],
-        engine_calls=figures["engine_calls"],
-        trained=figures["backbone"]["round"] == number,
-        seconds=figures["seconds"],
-        limit=None if explored["limit"] is None else explored["limit"]["value"],
-        share_above=explored["share_above"],
-        fresh_forces_mae=fresh.get("forces_mae"),
-        fresh_forces_rmse=fresh.get("forces_rmse"),
-        fresh_forces_std=fresh.get("forces_std"),
-        test_energy_mae=test.get("energy_mae"),
-        test_forces_mae=test.get("forces_mae"),
+        n_labels=summary.n_labels,
+        n_new=summary.n_new,
+        n_set_aside=summary.n_set_aside,
+        engine_calls=summary.engine_calls,
+        trained=summary.backbone.round == number,
+        seconds=summary.seconds or 0.0,
+        limit=None if explored is None or explored.limit is None else explored.limit.value,
+        share_above=None if explored is None else explored.share_above,
+        fresh_forces_mae=None if fresh is None else fresh.forces_mae,
+        fresh_forces_rmse=None if fresh is None else fresh.forces_rmse,
+        fresh_forces_std=None if fresh is None else fresh.forces_std,
+        test_energy_mae=summary.test_value("energy_mae"),
+        test_forces_mae=summary.test_value("forces_mae"),
     )
 
 
-def _picks(place: Round) -> Iterator[PickedStructure]:
-    for index, predicted, true in _selected(place):
+def _picks(round_: Round) -> Iterator[PickedStructure]:
+    for index, predicted, true in _selected(round_):
         yield PickedStructure(
-            name=label_id(place, index),
-            round=place.number,
+            name=label_id(round_, index),
+            round=round_.number,
             origin=_origin(predicted),
             why=_why(predicted, index),
             atomic_numbers=predicted.numbers,
@@ -78,10 +76,10 @@ def _picks(place: Round) -> Iterator[PickedStructure]:
         )
 
 
-def _selected(place: Round) -> Iterator[tuple[int, Atoms, Atoms | None]]:
+def _selected(round_: Round) -> Iterator[tuple[int, Atoms, Atoms | None]]:
     """Index, structure with predictions, structure with its label, if it has one."""
-    for index, predicted in enumerate(read_frames(place.selected)):
-        path = place.label(index)
+    for index, predicted in enumerate(read_frames(round_.selected)):
+        path = round_.label(index)
         yield index, predicted, read_frames(path)[0] if path.exists() else None
 
 

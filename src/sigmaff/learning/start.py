@@ -1,4 +1,4 @@
-"""The structures that a campaign begins with."""
+"""The structures that a campaign labels first."""
 
 import numpy as np
 from ase import Atoms
@@ -8,10 +8,11 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from sigmaff.data import LabelledStructures, read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.learning.config import StartConfig
+from sigmaff.simulation import bare_copy
 
 
 def start_structures(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
-    """As many as are asked for; with a calculator where their own labels are to be used."""
+    """``config.n_labels`` structures; with their labels in a calculator if ``config.use_labels``."""
     if config.use_labels:
         return _labelled(config, rng)
     known = _known(config)
@@ -62,4 +63,6 @@ def _displaced(atoms: Atoms, config: StartConfig, rng: np.random.Generator) -> A
 
 
 def _from(atoms: Atoms, origin: str) -> Atoms:
-    return Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, info={"origin": origin})
+    copy = bare_copy(atoms)
+    copy.info["origin"] = origin
+    return copy

@@ -1,8 +1,8 @@
-"""A training on several devices, as a command of its own.
+"""Training on several devices, in a process of its own.
 
 Lightning Fabric starts the helpers of a training by running the command of its process once more. That must not be the
-command of a campaign, so the training gets one: ``python -m sigmaff.learning JOB``. It tells how far it is by lines of
-JSON, and ends when the process that started it does.
+command of a campaign, so the training gets one: ``python -m sigmaff.learning JOB``. It reports its progress as lines of
+JSON, and ends when the process that started it ends.
 """
 
 import json
@@ -18,19 +18,20 @@ from sigmaff.errors import SigmaffError
 from sigmaff.files import atomic_write
 from sigmaff.models import Model
 from sigmaff.models.file import load, save
+from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 
 JOB, MADE, LOG = "devices.json", "made.sigmaff", "devices.log"
 
 
-def on_devices(job: str, folder: Path, listener: Listener) -> tuple[Model, dict[str, Any]]:
-    """The model that the command makes of a job, and how it came to be."""
+def train_on_devices(job: str, folder: Path, listener: Listener) -> tuple[Model, RunRecord]:
+    """Run the command on a job (JSON); its model and record."""
     if not (folder / MADE).exists():
         with atomic_write(folder / JOB, force=True) as temporary:
             temporary.write_text(job, encoding="utf-8")
         _run(folder, listener)
     model = load(folder / MADE)
-    return model, dict(model.record)
+    return model, model.record
 
 
 def _run(folder: Path, listener: Listener) -> None:
@@ -86,25 +87,25 @@ class JsonLinesListener(Listener):
         os.write(self.descriptor, f"{json.dumps({'call': call, 'arguments': arguments})}\n".encode())
 
 
-def command(path: Path, make: Callable[[str, Listener], tuple[Model, dict[str, Any]] | None]) -> int:
-    """The training of a job file, in this process or as its helper; an exit code."""
+def command(path: Path, train: Callable[[str, Listener], tuple[Model, RunRecord] | None]) -> int:
+    """Train the job of a file, in this process or as its helper; the exit code."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     is_helper = "LOCAL_RANK" in os.environ  # Fabric sets it for those it starts
     listener = JsonLinesListener(sys.stdout.fileno())
     try:
-        made = make(path.read_text(encoding="utf-8"), Listener() if is_helper else listener)
+        trained = train(path.read_text(encoding="utf-8"), Listener() if is_helper else listener)
     except SigmaffError as error:
         listener.write("error", str(error))
         return 1
-    if made is not None:
-        model, record = made
+    if trained is not None:
+        model, record = trained
         model.record = record
         save(model, path.parent / MADE, force=True)
     return 0
 
 
 def _end_with_parent() -> None:
-    """The other end of standard input is held open by who started this, and closed when that ends, however it does."""
+    """End this process when the one that started it ends: the system then closes standard input."""
     while os.read(sys.stdin.fileno(), 1):  # not through sys.stdin, whose lock would be held as Python shuts down
         pass
     os._exit(1)

@@ -5,11 +5,11 @@ import math
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -22,6 +22,7 @@ from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration
+from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 3
 """3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
@@ -56,6 +57,10 @@ class Part(BaseModel):
         return statistics
 
 
+def _readable(record: Any) -> Any:
+    return RunRecord.readable(record) if isinstance(record, dict) else record
+
+
 class Header(Part):
     """The description of a model beside its tensors: its first potential, and how the model uses it."""
 
@@ -64,7 +69,7 @@ class Header(Part):
     library_version: str
     energy_calibration: Calibration | None
     forces_calibration: Calibration | None
-    record: dict[str, Any]
+    record: Annotated[RunRecord, BeforeValidator(_readable)]
     mc_dropout: MonteCarloDropoutConfig | None = None
     other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
 
@@ -201,7 +206,7 @@ def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor
         if not name.endswith("head.log_noise") and not name.endswith("head.process.log_noise"):
             continue
         prefix = name.removesuffix("log_noise")
-        fit = header.record.get("fit", {})
+        fit = {} if header.record.fit is None else header.record.fit.model_dump()
         added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
         if "noise" in fit:
             added[name] = tensors[f"{prefix}kernel.log_scale"] + 0.5 * math.log(fit["noise"])

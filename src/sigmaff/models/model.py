@@ -23,6 +23,7 @@ from sigmaff.models.prediction import (
     split_prediction,
     structure_prediction,
 )
+from sigmaff.models.record import RunRecord
 
 if TYPE_CHECKING:
     from sigmaff.models.potential import Potential
@@ -35,7 +36,7 @@ class Model(nn.Module, ABC):
         super().__init__()
         self.energy_calibration: Calibration | None = None
         self.forces_calibration: Calibration | None = None
-        self.record: dict[str, Any] = {}  # how it was made: sources, split, settings, results; JSON
+        self.record = RunRecord()
 
     @property
     @abstractmethod

@@ -6,7 +6,7 @@ from ase.data import chemical_symbols
 
 from sigmaff.models import Model, MonteCarloDropout
 
-FROM_RECORD = ("training", "fit", "head_training", "members", "date", "machine", "versions")
+FROM_RECORD = {"training", "fit", "head_training", "members", "date", "machine", "versions"}
 
 
 def model_facts(model: Model) -> dict[str, object]:
@@ -20,7 +20,7 @@ def model_facts(model: Model) -> dict[str, object]:
             name: {key: asdict(calibration)[key] for key in ("method", "scale", "n_samples")} if calibration else "none"
             for name, calibration in calibrations.items()
         },
-        **{key: model.record[key] for key in FROM_RECORD if key in model.record},
+        **model.record.model_dump(mode="json", include=FROM_RECORD),
     }
 
 

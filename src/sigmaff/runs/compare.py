@@ -11,6 +11,7 @@ from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import atomic_write, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 from sigmaff.report import write_table_page
 from sigmaff.runs.config import RunConfig
@@ -31,7 +32,7 @@ class MethodResult:
 
     method: str
     title: str
-    record: dict[str, Any]
+    record: RunRecord
     n_parameters: int = 0
     training_seconds: float = 0.0  # including backbones of other methods
     fit_seconds: float = 0.0
@@ -62,7 +63,7 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
         _result(name, models[name], milliseconds[name], folder)
         if name in models
         else MethodResult(
-            method=name, title=METHODS[name].title, record={}, milliseconds={}, failed=results[name].reason
+            method=name, title=METHODS[name].title, record=RunRecord(), milliseconds={}, failed=results[name].reason
         )
         for name in chosen
     ]
@@ -89,17 +90,17 @@ def _milliseconds(models: Mapping[str, Model], config: RunConfig, listener: List
 
 def _result(name: str, model: Model, milliseconds: dict[str, float], folder: JobFolder) -> MethodResult:
     record = model.record
-    parts = [record, *record.get("members", [])]
-    trainings = [part[key] for part in parts for key in ("training", "head_training") if key in part]
+    parts = [record, *record.members]
     if METHODS[name].takes_backbone:
-        trainings.append(load(folder.model("backbone")).record["training"])
+        parts.append(load(folder.model("backbone")).record)
+    trainings = [training for part in parts for training in (part.training, part.head_training) if training is not None]
     return MethodResult(
         method=name,
         title=METHODS[name].title,
         record=record,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        training_seconds=sum(training["seconds"] for training in trainings),
-        fit_seconds=record.get("fit", {}).get("seconds", 0.0),
+        training_seconds=sum(training.seconds for training in trainings),
+        fit_seconds=0.0 if record.fit is None else record.fit.seconds,
         milliseconds=milliseconds,
     )
 
@@ -126,8 +127,8 @@ def _metrics(key: str, scale: float = 1.0) -> tuple[Value, ...]:
     """Of energies, and of forces."""
 
     def value(result: MethodResult, quantity: str) -> float | None:
-        number = result.record.get("metrics", {}).get(f"{quantity}_{key}")
-        return None if number is None else scale * number
+        number = (result.record.metrics or {}).get(f"{quantity}_{key}")
+        return scale * number if isinstance(number, float | int) else None
 
     return partial(value, quantity="energy"), partial(value, quantity="forces")
 
@@ -135,14 +136,14 @@ def _metrics(key: str, scale: float = 1.0) -> tuple[Value, ...]:
 def _auroc(name: str) -> tuple[Value, ...]:
     """By energy σ per atom, and by force σ."""
     return (
-        lambda result: result.record.get("ood", {}).get(name, {}).get("energy_auroc"),
-        lambda result: result.record.get("ood", {}).get(name, {}).get("forces_auroc"),
+        lambda result: result.record.ood.get(name, {}).get("energy_auroc"),
+        lambda result: result.record.ood.get(name, {}).get("forces_auroc"),
     )
 
 
 def columns(results: Sequence[MethodResult]) -> list[Column]:
     """Return all measures, energies / forces, in kcal/mol and Å as in the literature."""
-    sets = dict.fromkeys(name for result in results for name in result.record.get("ood", {}))
+    sets = dict.fromkeys(name for result in results for name in result.record.ood)
     return [
         Column(label="MAE (kcal/mol, /Å)", values=_metrics("mae", 1.0 / KCAL_PER_MOL), digits=4),
         Column(label="calibration, raw", values=_metrics("calibration_raw")),
@@ -180,9 +181,7 @@ def write_comparison(directory: Path, results: Sequence[MethodResult]) -> list[P
 
 def _content(result: MethodResult) -> dict[str, Any]:
     """Without the split, which every model file contains."""
-    content = asdict(result)
-    content["record"].pop("split", None)
-    return content
+    return asdict(result) | {"record": result.record.model_dump(mode="json", exclude={"split"})}
 
 
 def _markdown(rows: list[list[str]], failures: Mapping[str, str]) -> str:

@@ -26,17 +26,17 @@ class DataConfig(BaseModel):
 
 
 class OtherStructures(BaseModel):
-    """Structures of another kind than a model is trained on, which its σ should tell apart."""
+    """Structures unlike the training data, which σ should detect."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: DataSource = Field(description="the structures: a path, or a path and how to read it; labels are optional")
-    n_structures: int | None = Field(default=1000, ge=1, description="how many are drawn at random; null is all")
+    n_structures: int | None = Field(default=1000, ge=1, description="number drawn at random; null: all")
     seed: int = Field(default=0, ge=0, description="of the draw")
 
 
 class EnsembleConfig(BaseModel):
-    """How many potentials are trained, and on what."""
+    """An ensemble of potentials."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,13 +56,13 @@ class RunConfig(BaseModel):
     training: TrainingConfig = Field(default=TrainingConfig(), description="how to train the backbone")
     head_training: TrainingConfig | None = Field(
         default=None,
-        description="how to train a head on the trained backbone; null is as the backbone, which itself, where it is "
-        "trained further, takes a tenth of its learning rate",
+        description="settings for training the head on the trained backbone; null: as training, with the backbone's "
+        "learning rate × 0.1 if it is trained further",
     )
     backbone_from: Path | None = Field(
         default=None,
-        description="a model file with a deterministic head: its backbone is taken, and none is trained from scratch; "
-        "for heads that come after the backbone",
+        description="model file with a deterministic head; take its backbone instead of training one; for heads "
+        "that come after the backbone",
     )
     ensemble: EnsembleConfig | None = Field(default=None, description="train several and predict with all; null one")
     mc_dropout: MonteCarloDropoutConfig | None = Field(
@@ -73,19 +73,17 @@ class RunConfig(BaseModel):
         description="how σ is calibrated on the validation structures; auto learns the shape of the errors where there "
         "are 2000 of them, and one factor otherwise",
     )
-    ood: dict[str, OtherStructures] = Field(
-        default={}, description="sets of other structures, by name, that σ of the finished model is tested on"
-    )
+    ood: dict[str, OtherStructures] = Field(default={}, description="out-of-distribution sets by name, to test σ on")
     output: Path = Field(default=Path("run"), description="directory of checkpoints, logs, model and metrics")
     seed: int = Field(default=0, ge=0, description="of initial weights and of the order of batches")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Contradictions are said before hours of training, not after."""
+        """Raise an error for contradictions before hours of training."""
         head = self.model.head
         if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.mean == "constant":
             raise ValueError(
-                "model.head: mean 'constant' goes with fit 'variational'; closed_form takes backbone or residual"
+                "model.head: mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
             )
         if self.backbone_from is not None and not head.takes_backbone:
             raise ValueError(

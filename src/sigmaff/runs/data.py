@@ -1,4 +1,4 @@
-"""The structures of a run: read, split, and described to the model."""
+"""The structures of a run: read, split, and with their statistics."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class RunData:
 
 
 def load_data(config: RunConfig) -> RunData:
-    """Read, split and check; what cannot work is said before hours of training."""
+    """Read, split and check the structures; raise an error before hours of training."""
     structures = read_structures(config.data.source)
     split = split_structures(config.data.split, structures)
     if not len(split.validation):

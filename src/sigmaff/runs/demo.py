@@ -8,7 +8,6 @@ import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ase import Atoms, units
@@ -21,10 +20,12 @@ from ase.md.velocitydistribution import Stationary
 from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
 from sigmaff.evaluation import Summary, evaluate, summarize
+from sigmaff.evaluation.datasets import recorded_structures
 from sigmaff.files import atomic_write
 from sigmaff.heads import LNKConfig
 from sigmaff.models import PotentialConfig
 from sigmaff.models.file import load
+from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 from sigmaff.report import model_facts, write_report
 from sigmaff.runs.config import DataConfig, RunConfig
@@ -74,7 +75,7 @@ def run_demo(directory: Path, listener: Listener | None = None, *, force: bool =
     result = run(demo_config(directory), listener, force=force)
     assert result is not None
     potential = load(result.model_path)
-    held_out = read_structures(directory / "ethanol.extxyz").subset(np.array(potential.record["split"]["test"]))
+    held_out = recorded_structures(potential, "test")
     listener.stage("testing on ethanol")
     ethanol = evaluate(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
     listener.stage("testing on dimethyl ether")
@@ -137,9 +138,11 @@ def _write(path: Path, frames: list[Atoms], *, force: bool) -> None:
         write(temporary, frames, format="extxyz")
 
 
-def _timings(record: dict[str, Any], seconds_per_structure: float) -> dict[str, float]:
+def _timings(record: RunRecord, seconds_per_structure: float) -> dict[str, float]:
+    assert record.training is not None
+    assert record.fit is not None
     return {
-        "training the backbone": record["training"]["seconds"],
-        "fitting the LNK": record["fit"]["seconds"],
+        "training the backbone": record.training.seconds,
+        "fitting the LNK": record.fit.seconds,
         "one structure: energy, forces and both σ": seconds_per_structure,
     }

@@ -16,7 +16,7 @@ from sigmaff.runs.methods import Method
 from sigmaff.runs.run import RunResult, run, run_with
 from sigmaff.runs.stages import joining, sampling
 
-KEPT = ("metrics", "ood", "training", "head_training", "fit", "members", "seconds")
+KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
 """Keys of the model's record that are part of the result."""
 
 
@@ -31,8 +31,7 @@ class ModelJob(Job):
         if result is None:
             raise ConfigError("a job trains in one process: set training.devices to 1")
         record = read_header(result.model_path).record
-        source = record["config"]["data"]["source"]["path"]
-        return {"data": source, **{key: record[key] for key in KEPT if key in record}}
+        return {"data": str(self.config.data.source.path), **record.model_dump(mode="json", include=KEPT)}
 
     @abstractmethod
     def make(self, config: RunConfig, folder: JobFolder, listener: Listener) -> RunResult | None: ...

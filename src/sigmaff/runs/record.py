@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from sigmaff.data import Split
 from sigmaff.files import changes, file_digest, refuse_changes
 from sigmaff.models.file import read_header
+from sigmaff.models.record import RunRecord, SplitRecord
 from sigmaff.runs.config import RunConfig
 
 
-def check_unchanged(config: RunConfig, model_path: Path) -> dict[str, Any]:
+def check_unchanged(config: RunConfig, model_path: Path) -> RunRecord:
     """The record of the model that this run made; raise an error if another run made it."""
     record = read_header(model_path).record
     refuse_changes(
@@ -23,16 +24,18 @@ def check_unchanged(config: RunConfig, model_path: Path) -> dict[str, Any]:
     return record
 
 
-def record_of(config: RunConfig, split: Split, results: dict[str, Any]) -> dict[str, Any]:
-    """How the model was made, for its file."""
-    return results | {
-        "config": config.model_dump(mode="json"),
-        "data_sha256": file_digest(config.data.source.path),
-        "split": split.to_dict(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy")},
-    }
+def record_of(config: RunConfig, split: Split, record: RunRecord) -> RunRecord:
+    """``record`` with the settings, data, date and versions of its run, for the model file."""
+    return record.model_copy(
+        update={
+            "config": config.model_dump(mode="json"),
+            "data_sha256": file_digest(config.data.source.path),
+            "split": SplitRecord.model_validate(split.to_dict()),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+            "versions": {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy")},
+        }
+    )
 
 
 def _decisive(config: RunConfig) -> dict[str, Any]:
@@ -46,12 +49,12 @@ def _decisive(config: RunConfig) -> dict[str, Any]:
     return content
 
 
-def _changes(record: dict[str, Any], config: RunConfig) -> list[str]:
+def _changes(record: RunRecord, config: RunConfig) -> list[str]:
     """What changed of the settings and data that decide the model."""
     try:
-        before = _decisive(RunConfig.model_validate(record["config"]))
-    except (KeyError, ValidationError):
+        before = _decisive(RunConfig.model_validate(record.config))
+    except ValidationError:
         return ["its settings are not recorded, or not those of this version of sigmaff"]
     path = config.data.source.path
-    digest = file_digest(path) if path.is_file() else record.get("data_sha256")
-    return changes(before | {str(path): record.get("data_sha256")}, _decisive(config) | {str(path): digest})
+    digest = file_digest(path) if path.is_file() else record.data_sha256
+    return changes(before | {str(path): record.data_sha256}, _decisive(config) | {str(path): digest})

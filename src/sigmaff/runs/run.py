@@ -1,14 +1,13 @@
-"""One run: labelled structures in, a calibrated force field out, in a directory that can be taken up again."""
+"""One run: labelled structures in, a calibrated force field out, in a directory that can be resumed."""
 
 import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from sigmaff.data import read_structures
+from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
@@ -17,7 +16,7 @@ from sigmaff.models import Model
 from sigmaff.models.file import save
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
-from sigmaff.runs.data import RunData, load_data
+from sigmaff.runs.data import load_data
 from sigmaff.runs.record import check_unchanged, record_of
 from sigmaff.runs.stages import Make, make_model
 
@@ -33,7 +32,15 @@ class RunResult:
 
 
 def run(config: RunConfig, listener: Listener | None = None, *, force: bool = False) -> RunResult | None:
-    """Train, fit, calibrate, test, save. ``None`` in the helper processes of a distributed training."""
+    """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
+
+    Arguments:
+        config: settings; ``config.output`` is the directory of the run.
+        listener: progress callbacks; ``None`` is silent.
+        force: replace the model of another run in that directory.
+
+    Returns ``None`` in the helper processes of a distributed training.
+    """
     if config.head_training is not None and not config.model.head.trains_on_backbone:
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     return run_with(partial(make_model, force=force), config, listener, force=force)
@@ -55,48 +62,43 @@ def run_with(
     if made is None:
         return None
     model, record = made
-    metrics = _calibrate_and_test(config, model, data, listener, record)
-    record["seconds"] = time.monotonic() - started
+    if config.calibration != "none" and model.kind is not None:
+        calibrate(model, data.validation, config.calibration, listener)
+    if data.test is not None:
+        record = record.model_copy(update=_tested(config, model, data.test, listener))
+    record = record.model_copy(update={"seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
     save(model, model_path, force=force)
-    if metrics is not None:
-        write_json(config.output / "metrics.json", metrics, force=True)
-    return RunResult(model_path=model_path, metrics=metrics)
+    if record.metrics is not None:
+        write_json(config.output / "metrics.json", record.metrics, force=True)
+    return RunResult(model_path=model_path, metrics=record.metrics)
 
 
 def _finished(config: RunConfig, model_path: Path) -> RunResult:
-    """A run that is over is not run again, unless it was another run."""
-    record = check_unchanged(config, model_path)
-    metrics, metrics_path = record.get("metrics"), config.output / "metrics.json"
+    """The result of a finished run; raise an error if it is another run."""
+    metrics, metrics_path = check_unchanged(config, model_path).metrics, config.output / "metrics.json"
     if metrics is not None and not metrics_path.exists():  # killed just before its last file
         write_json(metrics_path, metrics)
     return RunResult(model_path=model_path, metrics=metrics, already_done=True)
 
 
 def _refuse_foreign_files(directory: Path, force: bool) -> None:
-    """Files that a run would write and that no run of this directory has written."""
+    """Raise an error if files are in the way that no run of this directory has written."""
     if not any(directory.glob("**/checkpoint.safetensors")):
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(directory / name, force)
 
 
-def _calibrate_and_test(
-    config: RunConfig, model: Model, data: RunData, listener: Listener, record: dict[str, Any]
-) -> Summary | None:
-    if config.calibration != "none" and model.kind is not None:
-        calibrate(model, data.validation, config.calibration, listener)
-    if data.test is None:
-        return None
+def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Listener) -> dict[str, object]:
+    """``metrics`` and ``ood`` of the record."""
     listener.stage("testing")
-    evaluation = evaluate(model, data.test, name="test", listener=listener)
-    metrics = summarize(evaluation)
-    record["metrics"] = metrics
-    record["ood"] = {name: _told_apart(model, evaluation, name, other, listener) for name, other in config.ood.items()}
-    return metrics
+    evaluation = evaluate(model, test, name="test", listener=listener)
+    ood = {name: _compared(model, evaluation, name, other, listener) for name, other in config.ood.items()}
+    return {"metrics": summarize(evaluation), "ood": ood}
 
 
-def _told_apart(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:
-    """What σ says of structures of another kind, beside those of the test; nothing where there is no answer at all."""
+def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:
+    """Metrics of σ on structures of another kind beside the test structures; empty if they cannot be predicted."""
     structures = read_structures(other.source.model_copy(update={"labels": ()}))
     n_wanted = other.n_structures or len(structures)
     if n_wanted < len(structures):

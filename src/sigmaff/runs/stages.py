@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from sigmaff.errors import ConfigError
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
 from sigmaff.models.file import load, load_potential, save
+from sigmaff.models.record import FitRecord, MemberRecord, RunRecord, TrainingRecord
 from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.progress import Listener
 from sigmaff.runs.config import EnsembleConfig, RunConfig
@@ -26,15 +26,13 @@ SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
 
 
-Make = Callable[[RunConfig, RunData, Listener], tuple[Model, dict[str, Any]] | None]
-"""From settings and structures to a model and how it came to be; ``None`` in a helper process."""
+Make = Callable[[RunConfig, RunData, Listener], tuple[Model, RunRecord] | None]
+"""Make a model and its record from settings and structures; ``None`` in a helper process."""
 Members = Iterable[Potential | TrainingDivergedError]
-"""The members of an ensemble, in their order, or why one could not be trained."""
+"""The members of an ensemble in order, or the error of one that could not be trained."""
 
 
-def make_model(
-    config: RunConfig, data: RunData, listener: Listener, *, force: bool
-) -> tuple[Model, dict[str, Any]] | None:
+def make_model(config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> tuple[Model, RunRecord] | None:
     if config.ensemble is not None:
         return make_ensemble(config.ensemble, _one_by_one(config, config.ensemble, data, listener, force), listener)
     made = _make_potential(config, data, listener, force=force)
@@ -44,23 +42,23 @@ def make_model(
     return MonteCarloDropout(potential, config.mc_dropout), record
 
 
-def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) -> tuple[Ensemble, dict[str, Any]]:
-    """Members that could not be trained are told of and left out."""
+def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) -> tuple[Ensemble, RunRecord]:
+    """Leave out members that could not be trained, with a warning."""
     trained: list[Potential] = []
-    records: list[dict[str, Any]] = []
+    records: list[MemberRecord] = []
     for number, member in enumerate(members):
         if isinstance(member, TrainingDivergedError):
             listener.warn(f"member {number} was not trained and is left out: {member}")
-            records.append({"failed": str(member)})
+            records.append(MemberRecord(failed=str(member)))
         else:
             trained.append(member)
-            records.append(training_of(member))
+            records.append(MemberRecord.of(member.record))
     if len(trained) < 2:
         raise TrainingDivergedError(
             f"only {len(trained)} of {config.size} members could be trained, and an ensemble needs 2; "
-            f"the last one said: {records[-1].get('failed', 'nothing')}"
+            f"last error: {records[-1].failed or 'nothing'}"
         )
-    return Ensemble(trained), {"members": records}
+    return Ensemble(trained), RunRecord(members=records)
 
 
 def _one_by_one(
@@ -77,9 +75,9 @@ def _one_by_one(
 def joining(members: Sequence[Path]) -> Make:
     """An ensemble of potentials from their files."""
 
-    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
+    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, RunRecord]:
         potentials = [load_potential(path) for path in members]
-        return Ensemble(potentials), {"members": [training_of(potential) for potential in potentials]}
+        return Ensemble(potentials), RunRecord(members=[MemberRecord.of(potential.record) for potential in potentials])
 
     return make
 
@@ -87,19 +85,14 @@ def joining(members: Sequence[Path]) -> Make:
 def sampling(source: Path) -> Make:
     """The model of a file, predicting with dropout as the run has it."""
 
-    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, dict[str, Any]]:
+    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, RunRecord]:
         assert config.mc_dropout is not None
         model = load(source)
         potential = model.potential if isinstance(model, MonteCarloDropout) else model
         assert isinstance(potential, Potential)
-        return MonteCarloDropout(potential, config.mc_dropout), training_of(model)
+        return MonteCarloDropout(potential, config.mc_dropout), RunRecord.of(model.record)
 
     return make
-
-
-def training_of(potential: Model) -> dict[str, Any]:
-    """What the record of a model says of how it came to be."""
-    return {key: potential.record[key] for key in ("training", "head_training", "fit") if key in potential.record}
 
 
 def member_file(config: RunConfig, number: int) -> Path:
@@ -107,7 +100,7 @@ def member_file(config: RunConfig, number: int) -> Path:
 
 
 def make_member(config: RunConfig, number: int, data: RunData, listener: Listener, *, force: bool) -> Potential:
-    """One member of an ensemble, in a directory of its own and kept there."""
+    """Train one member of an ensemble and save it in a directory of its own."""
     path = member_file(config, number)
     own = config.model_copy(
         update={"ensemble": None, "calibration": "none", "seed": config.seed + number, "output": path.parent}
@@ -127,11 +120,12 @@ def make_member(config: RunConfig, number: int, data: RunData, listener: Listene
     return potential
 
 
+@torch.random.fork_rng(devices=[])  # the random numbers of the caller stay as they were
 def _make_potential(
     config: RunConfig, data: RunData, listener: Listener, *, force: bool
-) -> tuple[Potential, dict[str, Any]] | None:
-    """A trained and fitted potential, and how it came to be."""
-    stages, record = config.model.head.stages, dict[str, Any]()
+) -> tuple[Potential, RunRecord] | None:
+    """A trained and fitted potential, and its record."""
+    stages, record = config.model.head.stages, dict[str, TrainingRecord | FitRecord]()
     potential, trained = _backbone(config, data, listener, force=force)
     if trained is not None:
         record["training"] = _training_record(trained)
@@ -142,7 +136,7 @@ def _make_potential(
         return None
     if "solve" in stages:
         potential, record["fit"] = _solve_head(config, potential, data, listener)
-    return potential, record
+    return potential, RunRecord.model_validate(record)
 
 
 def _backbone(
@@ -150,13 +144,13 @@ def _backbone(
 ) -> tuple[Potential, TrainingResult | None]:
     """The trained potential: with its own readout first where the head comes second.
 
-    No training where there is nothing to train: a backbone from a file, or one without weights.
+    A backbone from a file, or one without weights, is not trained.
     """
     two_stages = config.model.head.takes_backbone
     if config.backbone_from is not None:
         return _backbone_from(config, config.backbone_from, data.statistics), None
     model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
-    torch.manual_seed(config.seed)
+    torch.default_generator.manual_seed(config.seed)
     potential = Potential(model, data.statistics)
     if two_stages and not list(potential.backbone.parameters()):
         return potential, None
@@ -206,12 +200,12 @@ def _train_head(
 
 def _solve_head(
     config: RunConfig, backbone: Potential, data: RunData, listener: Listener
-) -> tuple[Potential, dict[str, Any]]:
+) -> tuple[Potential, FitRecord]:
     listener.stage("fitting the head")
     started = time.monotonic()
     head, seed = config.model.head, config.seed
     potential, summary = solve_head(backbone, head, data.train, data.validation, seed=seed, listener=listener)
-    return potential, asdict(summary) | {"seconds": time.monotonic() - started}
+    return potential, FitRecord(**asdict(summary), seconds=time.monotonic() - started)
 
 
 def _initialize_head(potential: Potential, train: GraphDataset) -> None:
@@ -234,11 +228,11 @@ def _train(
     return train(potential, data.train, data.validation, training, directory, seed=seed, listener=listener, force=force)
 
 
-def _training_record(result: TrainingResult) -> dict[str, Any]:
-    return {
-        "best_epoch": result.best_epoch,
-        "best_validation_loss": result.best_validation_loss,
-        "n_epochs": len(result.history),
-        "seconds": result.seconds,
-        "stopped_because": result.stopped_because,
-    }
+def _training_record(result: TrainingResult) -> TrainingRecord:
+    return TrainingRecord(
+        best_epoch=result.best_epoch,
+        best_validation_loss=result.best_validation_loss,
+        n_epochs=len(result.history),
+        seconds=result.seconds,
+        stopped_because=result.stopped_because,
+    )

@@ -2,4 +2,4 @@
 
 from sigmaff.simulation.calculator import Calculator
 from sigmaff.simulation.predict import output_format, predict_structures, write_structures
-from sigmaff.simulation.results import snapshot, store_results
+from sigmaff.simulation.results import bare_copy, snapshot, store_results

@@ -25,8 +25,13 @@ PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
 """What is stored in a structure; the forces of all members are in a calculator's results alone."""
 
 
+def bare_copy(atoms: Atoms) -> Atoms:
+    """A copy of elements, positions and cell alone."""
+    return Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
+
+
 def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
-    """The prediction of one structure under ASE's names; what is not estimated is absent."""
+    """The prediction of one structure under ASE's names; values that are not estimated are missing."""
     energy = prediction.energy.item()
     results: dict[str, Value] = {"energy": energy, "free_energy": energy}
     results["forces"] = _float64(prediction.forces)
@@ -62,7 +67,7 @@ def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
 
 
 def snapshot(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> Atoms:
-    """A copy that keeps its results whatever becomes of ``atoms`` and its calculator: a frame to collect or write."""
+    """A copy that keeps its results when ``atoms`` or its calculator change: a frame to collect or write."""
     return with_results(atoms, _current_results(atoms), per_atom=per_atom)
 
 

@@ -1,4 +1,4 @@
-"""Which structures a step sees, in one process or in many."""
+"""Batches of structures, in one process or in many."""
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ def epoch_batches(n_structures: int, n_batches: int, seed: int, epoch: int) -> t
 def batch_share(indices: Tensor, n_atoms: Tensor, rank: int, n_processes: int) -> tuple[Tensor, float, float]:
     """The part of a batch that one of the processes takes, and its fractions of structures and of atoms.
 
-    A process for which nothing is left computes a structure that does not count: all take part in a step.
+    A process without a share computes one structure with weight 0, since all must take part in a step.
     """
     share = indices[rank::n_processes]
     if len(share) == 0:

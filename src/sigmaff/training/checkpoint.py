@@ -34,7 +34,7 @@ def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identit
         for group, named in tensors.items()
         for name, tensor in named.items()
     }
-    numbers = {"version": VERSION, "state": state.to_dict(), "identity": identity}
+    numbers = {"version": VERSION, "state": state.model_dump(mode="json"), "identity": identity}
     with atomic_write(path, force=True) as temporary:
         save_file(flat, temporary, metadata={"sigmaff_checkpoint": json.dumps(numbers)})
 
@@ -49,7 +49,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
                 group, name = key.split("/", 1)
                 tensors.setdefault(group, {})[name] = file.get_tensor(key)
         if numbers["version"] == VERSION:
-            return tensors, TrainingState.from_dict(numbers["state"]), numbers["identity"]
+            return tensors, TrainingState.model_validate(numbers["state"]), numbers["identity"]
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{path} is damaged or no checkpoint ({error}); start this training anew with --force"

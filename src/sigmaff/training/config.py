@@ -20,11 +20,11 @@ MAY_CHANGE = {
     "n_nodes",
     "strategy",
 }
-"""Settings that do not decide where the weights go: a run may be resumed with others."""
+"""Settings that may change when a run is resumed: they do not affect the weights."""
 
 
 class TrainingConfig(BaseModel):
-    """How a potential is trained. Losses and gradients are in the model's normalised unit."""
+    """Settings of a training. Losses and gradients are in the model's normalised unit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +53,9 @@ class TrainingConfig(BaseModel):
         description="stop after this many epochs without a better validation loss; null never",
     )
     time_limit_minutes: float | None = Field(
-        default=None, gt=0, description="stop cleanly after this time, resumptions added up; null never"
+        default=None,
+        gt=0,
+        description="stop after this total time, over all resumptions; null never",
     )
     validate_every: int = Field(default=1, ge=1, description="epochs from one validation to the next")
     validation_batch_size: int = Field(default=100, ge=1, description="structures per step of a validation")
@@ -61,10 +63,10 @@ class TrainingConfig(BaseModel):
     head_learning_rate: float | None = Field(
         default=None,
         gt=0,
-        description="of the head; null is the head's own: 0.01 for Gaussian processes (lnk, svgp), else the backbone's",
+        description="learning rate of the head; null: 0.01 for Gaussian processes (lnk, svgp), else the backbone's",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay of AdamW")
-    schedule: Schedule = Field(default=ExponentialSchedule(), description="course of the learning rates")
+    schedule: Schedule = Field(default=ExponentialSchedule(), description="schedule of the learning rates")
     ema_decay: float = Field(
         default=0.999,
         ge=0,
@@ -77,12 +79,12 @@ class TrainingConfig(BaseModel):
         gt=0,
         description="largest 2-norm of the gradient of all weights together; null is no limit",
     )
-    freeze_backbone: bool = Field(default=False, description="train the head alone, the backbone as in prediction")
+    freeze_backbone: bool = Field(default=False, description="train only the head")
     compile: bool = Field(
         default=False,
         description="compile the loss (about 2.5 times faster steps after a minute of compiling)",
     )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null leaves them alone")
+    threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null: no change")
     checkpoint_minutes: float = Field(
         default=10.0,
         gt=0,
@@ -95,11 +97,11 @@ class TrainingConfig(BaseModel):
     strategy: str = Field(default="auto", description="auto or ddp, as Lightning Fabric has it")
 
     def for_head(self, head: Head) -> Self:
-        """The same, with what the head asks for where nothing is said."""
+        """A copy with the defaults of the head for values that are not set."""
         asked = {"forces_weight": head.forces_weight, "head_learning_rate": head.learning_rate}
         return self.model_copy(update={name: value for name, value in asked.items() if getattr(self, name) is None})
 
     def trajectory(self) -> dict[str, Any]:
-        """The settings that decide the weights after every step, and which of them is kept."""
+        """The settings that decide the weights after every step and the choice of the best."""
         may_change = MAY_CHANGE | ({"max_epochs"} if isinstance(self.schedule, ExponentialSchedule) else set())
         return self.model_dump(mode="json", exclude=may_change)

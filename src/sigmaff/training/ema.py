@@ -1,4 +1,4 @@
-"""The running average of the weights, which predicts better than any one of them."""
+"""The running average of the weights, which predicts better than the weights themselves."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The weights hold their average meanwhile."""
+        """Use the average as weights inside the block."""
         kept = {name: weight.detach().clone() for name, weight in self.weights.items()}
         assign(self.weights, self.values)
         try:

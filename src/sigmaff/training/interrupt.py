@@ -1,4 +1,4 @@
-"""Leaving a training politely: the first Ctrl-C or SIGTERM is noted, and the loop ends between two steps."""
+"""Stop a training cleanly: the loop ends between two steps after the first Ctrl-C or SIGTERM."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """``received`` turns true at the first signal; a second one acts at once, as without this."""
+    """``received`` turns true at the first signal; a second signal acts at once."""
 
     def __init__(self) -> None:
         self.received = False

@@ -59,11 +59,15 @@ def train(
 ) -> TrainingResult:
     """Train a potential in place, to the averaged weights of the epoch with the lowest validation loss.
 
-    ``directory`` gets ``checkpoint.safetensors``, ``metrics.csv`` and ``tensorboard/``. Called again with the
-    same arguments, a run that was killed goes on from its last checkpoint, and one that is over returns at
-    once. A checkpoint of another run is an error, or with ``force`` is overwritten. If training does not come
-    to its end, the potential is left as it was given. Each process of a distributed training runs this with
-    the same arguments and a directory that all of them see.
+    Call it again with the same arguments to resume from the last checkpoint; a finished run returns at once. If the
+    training fails, the potential keeps its weights. Each process of a distributed training runs this with the same
+    arguments and a directory that all of them see.
+
+    Arguments:
+        directory: gets ``checkpoint.safetensors``, ``metrics.csv`` and ``tensorboard/``.
+        seed: of the order of batches and of dropout.
+        listener: progress callbacks; ``None`` is silent.
+        force: overwrite the checkpoint of another run, which is an error otherwise.
     """
     config = config.for_head(potential.head)
     fabric = _fabric(config)
@@ -102,13 +106,13 @@ def _fabric(config: TrainingConfig) -> Fabric:
 
 
 def _leave_group() -> None:
-    """A process that ends inside of a group now and then aborts, when all its work is done."""
+    """Leave the process group: a process that ends inside of it sometimes aborts."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 class Training:
-    """One run: the potential, its data, its optimiser, and how far it is."""
+    """One run: the potential, its data, its optimiser and its state."""
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Training:
         self.best: dict[str, Tensor] = {}  # none before the first validation
 
     def _check_start(self) -> None:
-        """Errors that should come before the first step, not after hours."""
+        """Raise errors before the first step, not after hours."""
         if self.config.schedule.warmup_steps >= self.total_steps:
             raise ConfigError(
                 f"schedule.warmup_steps is {self.config.schedule.warmup_steps}, but the whole training has "
@@ -152,7 +156,7 @@ class Training:
             load_batch(self.potential, dataset, torch.arange(1), self.config)
 
     def resume(self, *, force: bool) -> None:
-        """Take up the checkpoint of this run, if there is one."""
+        """Load the checkpoint of this run, if it exists."""
         if not self.checkpoint.exists():
             return
         try:
@@ -193,7 +197,7 @@ class Training:
         return self._result(reason)
 
     def _train_epoch(self, listener: Listener) -> None:
-        """The batches left of an epoch, up to its end or that of the time."""
+        """Train on the remaining batches of an epoch, up to the time limit."""
         state = self.state
         batches = epoch_batches(len(self.train_set), self.n_batches, self.seed, state.epoch)
         self.module.train()
@@ -215,7 +219,7 @@ class Training:
     def _interruption(self) -> KeyboardInterrupt:
         return KeyboardInterrupt(
             f"training stopped on request after step {self.state.step} of {self.total_steps}; "
-            f"the same command goes on from there ({self.checkpoint})"
+            f"run the same command to resume from {self.checkpoint}"
         )
 
     def _step(self, indices: Tensor) -> float:
@@ -259,7 +263,7 @@ class Training:
         )
 
     def _close_epoch(self) -> EpochRecord:
-        """Validate if it is time to, and write down the epoch."""
+        """Validate if due, and record the epoch."""
         state = self.state
         train_loss = state.loss_sum / state.batch
         number = state.epoch + 1
@@ -362,7 +366,7 @@ def _optimizer(potential: Potential, config: TrainingConfig) -> AdamW:
 
 @contextmanager
 def _random_state(device: torch.device) -> Iterator[None]:
-    """Leaves the random numbers of the caller as they were."""
+    """Restore the caller's random state afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         yield
 
@@ -379,7 +383,7 @@ def _threads(n_threads: int | None) -> Iterator[None]:
 
 @contextmanager
 def _prepared(potential: Potential) -> Iterator[None]:
-    """Leaves the potential where and as it was, in prediction mode; on an error with its old weights."""
+    """Restore device and gradients of the potential afterwards; on an error also its weights."""
     device = potential.device
     before = {name: value.detach().clone() for name, value in potential.state_dict().items()}
     trainable = {name: weight.requires_grad for name, weight in potential.named_parameters()}

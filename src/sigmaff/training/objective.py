@@ -1,4 +1,4 @@
-"""What training minimises: (1 − ρ)·L_E + ρ·L_F + ς·L_S.
+"""The loss: (1 − ρ)·L_E + ρ·L_F + ς·L_S.
 
 L_E is the head's, L_F the mean over atoms of ‖F − F_label‖₂, L_S the mean over structures of ‖W − W_label‖₂ / n_atoms
 with W = volume · stress, the derivative of the energy by strain; all in the model's normalised unit.
@@ -65,7 +65,7 @@ class Objective(nn.Module):
         except RuntimeError as error:  # all that the compiler raises; an error of the model itself comes back below
             terms = self._terms(batch)
             reason = next(iter(str(error).splitlines()), "no reason given")
-            warnings.warn(f"compiling the loss failed ({reason}): training goes on without, slower", stacklevel=2)
+            warnings.warn(f"compiling the loss failed ({reason}): training continues without it, slower", stacklevel=2)
             self._compiled = None
             return terms
 
@@ -113,9 +113,9 @@ class Objective(nn.Module):
 
 
 def freeze(potential: Potential, dataset: GraphDataset, config: TrainingConfig) -> None:
-    """Mark the weights that are not trained: the backbone's if it is kept, and all without part in the loss.
+    """Freeze the backbone if asked for, and all weights that the loss does not depend on.
 
-    Processes that average their gradients would wait for the latter for ever.
+    Processes that average gradients would wait for the latter forever.
     """
     if config.freeze_backbone:
         potential.backbone.requires_grad_(False)
@@ -135,7 +135,7 @@ def mean_norm(vectors: Tensor) -> Tensor:
 
 
 def load_batch(potential: Potential, dataset: GraphDataset, indices: Tensor, config: TrainingConfig) -> Batch:
-    """The structures at these indices, ready for the objective. A label that is trained on must be there."""
+    """The structures at these indices, ready for the objective. Missing labels raise an error."""
     graph, labels = dataset.batch(indices)
     energy, forces = potential.normalised_targets(graph, labels)
     source = dataset.structures.source

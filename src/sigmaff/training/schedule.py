@@ -1,4 +1,4 @@
-"""Learning rates over a training: a factor that follows from the step, so that nothing has to be saved."""
+"""Learning-rate schedules: functions of the step, so that nothing has to be saved."""
 
 import math
 from typing import Annotated, Literal

@@ -1,7 +1,9 @@
-"""Where a training is, what it has seen, and when it is over."""
+"""The state of a training, its history, and when it stops."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel
 
 from sigmaff.errors import SigmaffError
 from sigmaff.training.config import TrainingConfig
@@ -15,7 +17,7 @@ class TrainingDivergedError(SigmaffError):
 
 @dataclass(frozen=True, kw_only=True)
 class EpochRecord:
-    """One row of the metrics. Validation values are of the averaged weights; ``None`` where none was made."""
+    """One row of the metrics. Validation values are of the averaged weights; ``None`` without a validation."""
 
     epoch: int  # from 1
     step: int  # optimiser steps taken
@@ -35,8 +37,7 @@ class EpochRecord:
         return f"epoch {self.epoch}: validation MAE E {1000 * self.energy_mae:.2f} meV{forces}"
 
 
-@dataclass(kw_only=True)
-class TrainingState:
+class TrainingState(BaseModel):
     """The numbers of a checkpoint; its tensors are the rest."""
 
     epoch: int = 0  # epochs completed
@@ -46,10 +47,10 @@ class TrainingState:
     loss_sum: float = 0.0  # over the batches done of the epoch under way
     best_epoch: int | None = None
     best_loss: float | None = None
-    history: list[EpochRecord] = field(default_factory=list)
+    history: list[EpochRecord] = []
 
     def stopped_because(self, config: TrainingConfig) -> StoppedBecause | None:
-        """Why this training is over, or ``None``. It follows from the state: higher limits let it go on."""
+        """Why this training is over, or ``None``. Raise the limits to resume it."""
         if self.epoch >= config.max_epochs:
             return "max_epochs"
         if config.patience is not None and self._epochs_since_best() >= config.patience:
@@ -65,7 +66,7 @@ class TrainingState:
         return config.time_limit_minutes is not None and self.seconds >= 60 * config.time_limit_minutes
 
     def add(self, record: EpochRecord) -> bool:
-        """Append a record; whether it is the best so far."""
+        """Append a record; return whether it is the best so far."""
         self.history.append(record)
         loss = record.validation_loss
         is_best = loss is not None and (self.best_loss is None or loss < self.best_loss)
@@ -73,18 +74,10 @@ class TrainingState:
             self.best_epoch, self.best_loss = record.epoch, loss
         return is_best
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        state = cls(**values)
-        return replace(state, history=[EpochRecord(**row) for row in values["history"]])
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What a training came to. The potential holds the averaged weights of the best epoch."""
+    """The result of a training. The potential holds the averaged weights of the best epoch."""
 
     best_epoch: int
     best_validation_loss: float

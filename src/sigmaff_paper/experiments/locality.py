@@ -46,7 +46,8 @@ class CopiesJob(Job):
 
     def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
         model, n = load(folder.model(self.after[0])), range(1, self.n_copies + 1)
-        test = read_structures(self.source).subset(model.record["split"]["test"][:N_COPIED])
+        assert model.record.split is not None
+        test = read_structures(self.source).subset(model.record.split.test[:N_COPIED])
         std = np.array([[_energy_std(model, self._copied(atoms, k)) for k in n] for atoms in test.structures])
         curve = (std / std[:, :1]).mean(0)
         slope = np.polyfit(np.log(n), np.log(std / std[:, :1]).mean(0), 1)[0]

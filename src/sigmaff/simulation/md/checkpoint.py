@@ -9,6 +9,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+import torch
 from ase import Atoms
 
 from sigmaff.errors import DataError
@@ -75,28 +76,41 @@ def open_run(
     directory: Path, model: Predictor, structures: Sequence[Atoms], config: MDConfig, calibration: Scores | None
 ) -> Summary:
     """Begin or resume the run of this directory. One that ended before its first checkpoint begins anew."""
+    folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
+    is_begun = has_checkpoint and folder.file.exists()
+    digest, *earlier = _model_digests(model)
+    if is_begun and (before := folder.read(Summary).settings.get("model")) in earlier:
+        digest = before
     settings = {
         "config": config.model_dump(mode="json", exclude={"steps", "checkpoint_every"}),
-        "model": _model_digest(model),
+        "model": digest,
         "starts": _starts_digest(structures),
         "calibration_structures": None if calibration is None else len(calibration),
     }
-    folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
-    threshold = None if has_checkpoint else choose_threshold(config, calibration)
-    summary = Summary(steps=config.steps, threshold=threshold, settings=settings)
+    limit = None if is_begun else choose_threshold(config.stop_above, config.error_above, config.risk, calibration)
+    summary = Summary(steps=config.steps, threshold=limit, settings=settings)
     if folder.file.exists() and not has_checkpoint:
         folder.write(summary)
     return folder.claim(summary)
 
 
-def _model_digest(model: Predictor) -> str:
-    """Of weights and calibrations; of a predictor of another kind, its name."""
+def _model_digests(model: Predictor) -> list[str]:
+    """Of weights and calibrations; then as earlier versions had it. Of a predictor of another kind, its name.
+
+    Earlier versions kept the noise of labels of closed-form heads outside of the weights.
+    """
     if not isinstance(model, Model):
-        return type(model).__name__
-    digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()
+        return [type(model).__name__]
+    weights = dict(sorted(model.state_dict().items()))
+    without = {name: tensor for name, tensor in weights.items() if not name.endswith("force_weight")}
+    initial = {name: torch.full_like(w, -2.0) if name.endswith("log_noise") else w for name, w in without.items()}
+    found = []
+    for version in (weights, without, initial):
+        digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
+        for name, tensor in version.items():
+            digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+        found.append(digest.hexdigest())
+    return found
 
 
 def _starts_digest(structures: Sequence[Atoms]) -> str:

@@ -18,48 +18,50 @@ THERMOSTATS: dict[Ensemble, tuple[Thermostat, ...]] = {
 """That an ensemble can have, the default first. With a barostat: Martyna, Tobias and Klein's, with chains."""
 
 
-class MDConfig(BaseModel):
-    """How structures move, what is watched, and what is done about it. fs, K, GPa, eV, Å."""
+Limit = float | Literal["auto"] | None
+"""On the largest force σ of an atom, the norm of its components: eV/Å; by risk control; none."""
+
+
+class DynamicsConfig(BaseModel):
+    """How structures move and what is monitored, without the limit on σ. fs, K, GPa, eV, Å."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    ensemble: Ensemble = Field(default="nvt", description="what is conserved: energy, or temperature, and pressure")
+    ensemble: Ensemble = Field(
+        default="nvt",
+        description="constant energy, temperature, or also pressure",
+    )
     thermostat: Thermostat | None = Field(default=None, description="null: langevin for nvt, nose-hoover for npt")
     temperature: tuple[float, ...] = Field(
         default=(300.0,),
-        description="K; each start runs at each of these, with velocities drawn at it; "
-        "none (nve alone): the start's own velocities",
+        description="K; each start runs at each of these, with random velocities; "
+        "none (nve only): the velocities of the start",
     )
-    pressure: float = Field(default=0.0, description="GPa, of npt")
-    cell: Literal["isotropic", "full"] = Field(default="isotropic", description="how the cell of npt changes")
+    pressure: float = Field(default=0.0, description="GPa; for npt")
+    cell: Literal["isotropic", "full"] = Field(default="isotropic", description="cell changes in npt")
     timestep: float = Field(default=0.5, gt=0, description="fs")
-    steps: int = Field(default=10_000, ge=0, description="of each replica")
+    steps: int = Field(default=10_000, ge=0, description="steps of each replica")
     replicas: int = Field(default=1, ge=1, description="of each start at each temperature; they differ in velocities")
     damping: float = Field(default=100.0, gt=0, description="fs, time constant of the thermostat")
     pressure_damping: float = Field(default=1000.0, gt=0, description="fs, time constant of the barostat")
-    seed: int = Field(default=0, ge=0, description="of velocities and thermostats")
+    seed: int = Field(default=0, ge=0, description="seed of velocities and thermostats")
 
-    forces_std: ForceStdMethod = Field(default="auto", description="how σ of forces is computed, where it is")
-    check_every: int = Field(default=10, ge=1, description="steps between looks at σ of forces, which costs most")
-    stop_above: float | Literal["auto"] | None = Field(
-        default=None,
-        description="eV/Å; the largest force σ of an atom (norm of its components) that is let pass; "
-        "auto: from calibration structures, by error_above and risk; null: no limit",
-    )
-    error_above: float | None = Field(default=None, gt=0, description="eV/Å; the force error that auto guards against")
-    risk: float = Field(default=0.05, gt=0, lt=1, description="chance of such an error in a structure that is let pass")
+    forces_std: ForceStdMethod = Field(default="auto", description="how force σ is computed")
+    check_every: int = Field(default=10, ge=1, description="steps between checks of force σ, the most expensive part")
+    error_above: float | None = Field(default=None, gt=0, description="eV/Å; force error to guard against with auto")
+    risk: float = Field(default=0.05, gt=0, lt=1, description="tolerated chance of such an error below the limit")
     on_crossing: OnCrossing = Field(
         default="stop",
-        description="stop the replica; or take it back and go on with other velocities; or note it and go on",
+        description="above the limit: stop; or roll back and continue with new velocities; or only record the crossing",
     )
-    rollback: int = Field(default=100, ge=1, description="steps that a replica is taken back")
-    max_rollbacks: int = Field(default=10, ge=0, description="times that a replica goes on after it was taken back")
-    hottest: float = Field(default=10.0, gt=1, description="times the temperature asked for, above which it exploded")
-    drift_every: int = Field(default=100, ge=1, description="steps between the frames that the drift monitor sees")
-    false_alarm: float = Field(default=0.01, gt=0, lt=1, description="chance of an alarm in a replica without a drift")
+    rollback: int = Field(default=100, ge=1, description="steps that a replica is rolled back")
+    max_rollbacks: int = Field(default=10, ge=0, description="rollbacks of a replica before it is stopped")
+    hottest: float = Field(default=10.0, gt=1, description="stop a replica above this multiple of its temperature")
+    drift_every: int = Field(default=100, ge=1, description="steps between frames of the drift monitor")
+    false_alarm: float = Field(default=0.01, gt=0, lt=1, description="chance of an alarm in a replica without drift")
 
-    every: int = Field(default=10, ge=1, description="steps between frames and lines of the log that are written")
-    checkpoint_every: int = Field(default=500, ge=1, description="steps between states to go on from")
+    every: int = Field(default=10, ge=1, description="steps between frames and log lines")
+    checkpoint_every: int = Field(default=500, ge=1, description="steps between checkpoints")
 
     @field_validator("temperature", mode="before")
     @classmethod
@@ -74,24 +76,42 @@ class MDConfig(BaseModel):
             raise ValueError(f"{self.ensemble} needs a temperature")
         known = THERMOSTATS[self.ensemble]
         if self.thermostat is not None and self.thermostat not in known:
-            raise ValueError(f"{self.ensemble} with {self.thermostat} is not there: {_choice(known)}")
-        if self.stop_above == "auto" and self.error_above is None:
-            raise ValueError("stop_above auto needs error_above: the force error in eV/Å to guard against")
-        if isinstance(self.stop_above, float) and self.stop_above <= 0:
-            raise ValueError("stop_above must be above 0 eV/Å")
-        if self.stop_above is not None and self.forces_std == "none":
-            raise ValueError("stop_above is a limit on σ of forces; forces_std none does not compute it")
-        if self.on_crossing != "stop" and self.stop_above is None:
-            raise ValueError(f"on_crossing {self.on_crossing} needs stop_above: without it nothing is crossed")
+            raise ValueError(f"{self.ensemble} with {self.thermostat} is not supported: {_choice(known)}")
         return self
+
+    def check_limit(self, name: str, limit: Limit) -> None:
+        """Raise an error if the other settings contradict the limit on σ of this name."""
+        if limit == "auto" and self.error_above is None:
+            raise ValueError(f"{name} auto needs error_above: the force error in eV/Å to guard against")
+        if isinstance(limit, float) and limit <= 0:
+            raise ValueError(f"{name} must be above 0 eV/Å")
+        if limit is not None and self.forces_std == "none":
+            raise ValueError(f"{name} is a limit on σ of forces; forces_std none does not compute it")
+        if self.on_crossing != "stop" and limit is None:
+            raise ValueError(f"on_crossing {self.on_crossing} needs {name}: without it nothing is crossed")
 
     @property
     def chosen_thermostat(self) -> Thermostat | None:
         return self.thermostat or next(iter(THERMOSTATS[self.ensemble]), None)
 
     def shows_forces_std(self, step: int) -> bool:
-        """Whether force σ is computed at this step: where it is checked, written, or seen by the drift monitor."""
+        """Whether force σ is computed at this step: for a check, a frame, or the drift monitor."""
         return any(step % interval == 0 for interval in (self.check_every, self.every, self.drift_every))
+
+
+class MDConfig(DynamicsConfig):
+    """Settings of guarded molecular dynamics. fs, K, GPa, eV, Å."""
+
+    stop_above: Limit = Field(
+        default=None,
+        description="eV/Å; stop a replica when the largest force σ of an atom (norm of its components) exceeds this; "
+        "auto: from calibration structures, by error_above and risk; null: no limit",
+    )
+
+    @model_validator(mode="after")
+    def _possible_limit(self) -> Self:
+        self.check_limit("stop_above", self.stop_above)
+        return self
 
 
 def _choice(known: tuple[str, ...]) -> str:

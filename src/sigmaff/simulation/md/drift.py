@@ -1,4 +1,4 @@
-"""Has σ left what it was on the calibration structures? A test that may be read at every step.
+"""Drift monitor: has σ left its distribution on the calibration structures? A test that may be read at every step.
 
 The frame at hand gets the conformal p-value of its score among those of the calibration structures and of the frames
 before it, p = (1 + #{scores at least as large}) / (1 + #scores): if all of them are exchangeable, p-values are
@@ -41,6 +41,6 @@ class DriftMonitor:
         return self._sleeping + self._betting >= self._limit
 
     def replay(self, scores: Sequence[float]) -> None:
-        """Be where a monitor was that has seen these."""
+        """Restore a monitor that has seen these scores."""
         for score in scores:
             self.update(score)

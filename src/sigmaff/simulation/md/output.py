@@ -1,4 +1,4 @@
-"""The files of a run: appended to while it goes, cut back to a state when it is taken back or goes on after a kill."""
+"""The files of a run: appended to while it runs, cut back when it is rolled back or resumed."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from ase.io import write
 
 from sigmaff.errors import DataError
 from sigmaff.simulation.md.stepper import Results
-from sigmaff.simulation.results import with_results
+from sigmaff.simulation.results import bare_copy, with_results
 
 LOG, CROSSINGS, BROKEN = "log.csv", "crossings.extxyz", "broken.extxyz"
 COLUMNS = (
@@ -36,7 +36,7 @@ class Output:
     """Files of one directory, with the size of each as far as it counts."""
 
     def __init__(self, directory: Path, sizes: dict[str, int] | None = None) -> None:
-        """sizes: of the files to go on with; what they hold beyond it, and all others of a run, is removed."""
+        """sizes: of the files at the checkpoint; later content and all other files of the run are removed."""
         self.directory = directory
         self._sizes: dict[str, int] = {}
         self._unsafe: set[str] = set()
@@ -64,14 +64,14 @@ class Output:
         self._unsafe.add(name)
 
     def cut(self, name: str, size: int) -> None:
-        """Forget what was appended beyond this size."""
+        """Cut a file to this size."""
         if (self.directory / name).stat().st_size > size:
             os.truncate(self.directory / name, size)
         self._sizes[name] = size
         self._unsafe.add(name)
 
     def flush(self) -> dict[str, int]:
-        """Bring everything to the disk; the sizes that a checkpoint may then count on."""
+        """Write everything to the disk; the sizes of the files."""
         for name in sorted(self._unsafe):
             with (self.directory / name).open("rb") as file:
                 os.fsync(file.fileno())
@@ -79,8 +79,9 @@ class Output:
         return dict(self._sizes)
 
     def append_frame(self, name: str, atoms: Atoms, results: Results, info: dict[str, float | str]) -> None:
-        """A whole frame, with σ where files of structures keep it."""
-        bare = Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc, momenta=atoms.get_momenta())
+        """Append a frame with its σ."""
+        bare = bare_copy(atoms)
+        bare.set_momenta(atoms.get_momenta())
         bare.info.update(info)
         text = io.StringIO()
         write(text, with_results(bare, results), format="extxyz")

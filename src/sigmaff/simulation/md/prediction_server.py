@@ -1,4 +1,4 @@
-"""Predictions for the replicas of a batch. A structure that cannot be is refused, and the others are served."""
+"""Predictions for the replicas of a batch. An unphysical structure is refused; the others are predicted."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,20 +28,20 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Broken:
+class Unphysical:
     """Why a structure is not physical."""
 
     reason: Literal["overlap", "not finite", "temperature"]
     message: str
 
 
-def answers(model: Predictor, questions: Sequence[Question]) -> list[Results | Broken]:
+def answers(model: Predictor, questions: Sequence[Question]) -> list[Results | Unphysical]:
     """Results under ASE's names, in order; those that ask for the same σ are predicted together."""
-    found: dict[int, Results | Broken] = {}
+    found: dict[int, Results | Unphysical] = {}
     graphs: dict[int, AtomicGraph] = {}
     for index, question in enumerate(questions):
         graph = _physical_graph(question.atoms, model.cutoff)
-        if isinstance(graph, Broken):
+        if isinstance(graph, Unphysical):
             found[index] = graph
         else:
             graphs[index] = graph
@@ -54,7 +54,7 @@ def answers(model: Predictor, questions: Sequence[Question]) -> list[Results | B
                 try:
                     found[index] = finite_results(part, questions[index].atoms)
                 except DataError as error:
-                    found[index] = Broken("not finite", str(error))
+                    found[index] = Unphysical("not finite", str(error))
     return [found[index] for index in range(len(questions))]
 
 
@@ -73,21 +73,21 @@ def _groups(indices: Sequence[int], graphs: dict[int, AtomicGraph]) -> Iterator[
         yield group
 
 
-def _physical_graph(atoms: Atoms, cutoff: float) -> AtomicGraph | Broken:
+def _physical_graph(atoms: Atoms, cutoff: float) -> AtomicGraph | Unphysical:
     radii = covalent_radii[atoms.numbers]
     reach = max(cutoff, 2.0 * OVERLAP * float(radii.max()))
     if not (np.isfinite(atoms.positions).all() and np.isfinite(atoms.cell.array).all()):
-        return Broken("not finite", "a position or a lattice vector is not a finite number")
+        return Unphysical("not finite", "a position or a lattice vector is not a finite number")
     try:
         graph = build_graph(atoms, reach, dtype=torch.float64)
     except DataError as error:
-        return Broken("overlap", str(error))
+        return Unphysical("overlap", str(error))
     first, second = graph.pair_index.numpy()
     ratio = graph.pair_vectors().norm(dim=-1).numpy() / (radii[first] + radii[second])
     if ratio.size and ratio.min() < OVERLAP:
         pair = int(ratio.argmin())
         distance = ratio[pair] * (radii[first[pair]] + radii[second[pair]])
-        return Broken(
+        return Unphysical(
             "overlap",
             f"atoms {first[pair]} and {second[pair]} are {distance:.3g} Å apart, "
             f"{ratio[pair]:.2f} of the sum of their covalent radii",

@@ -1,4 +1,4 @@
-"""One of the structures in motion, with all that decides how it goes on."""
+"""One replica and its state."""
 
 from collections import deque
 from dataclasses import asdict, dataclass
@@ -22,16 +22,16 @@ Ending = Literal["finished", "crossing", "overlap", "not finite", "temperature"]
 
 @dataclass
 class Record:
-    """What became of a replica so far."""
+    """The outcome of a replica so far."""
 
-    ending: Ending | None = None  # None: it runs
+    ending: Ending | None = None  # None: running
     message: str = ""
     ended_at: int | None = None  # step
-    checks: int = 0  # looks at σ of forces
+    checks: int = 0  # checks of force σ
     above: int = 0  # of these, with σ above the limit
     crossings: int = 0
-    outside: bool = False  # σ was above the limit at the last look
-    drift_step: int | None = None  # where the drift monitor gave alarm
+    outside: bool = False  # σ was above the limit at the last check
+    drift_step: int | None = None  # of the alarm of the drift monitor
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Origin:
 
 
 class Replica:
-    """A structure, its integrator paused between questions, and its history as far back as it may be taken."""
+    """A structure, its integrator, and its history as far back as it may be rolled back."""
 
     def __init__(self, origin: Origin, atoms: Atoms, config: MDConfig, monitor: DriftMonitor | None) -> None:
         self.origin, self.config, self.monitor = origin, config, monitor
@@ -81,7 +81,7 @@ class Replica:
         self.record.ending, self.record.message, self.record.ended_at = ending, message, self.step
 
     def remember(self, output: Output) -> None:
-        """Keep the state as it is, to be taken back to or to go on from."""
+        """Add the current state to the history."""
         self.history.append(self.state(output))
 
     def state(self, output: Output) -> State:
@@ -95,7 +95,7 @@ class Replica:
         self.step = int(state["step"])
 
     def take_back(self, output: Output) -> None:
-        """To the oldest state of the history, and its trajectory with it."""
+        """Roll back to the oldest state of the history, and cut the trajectory there."""
         oldest = self.history[0]
         self.put(oldest)
         output.cut(trajectory_name(self.origin.number), int(oldest["trajectory"]))
@@ -103,7 +103,7 @@ class Replica:
         self.remember(output)
 
     def redraw_velocities(self, output: Output) -> None:
-        """So that it goes elsewhere: at its temperature, or with the same energy where energy is conserved."""
+        """Draw new velocities: at the temperature, or of the same kinetic energy for nve."""
         if self.config.ensemble == "nve" or self.origin.temperature is None:
             momenta = redrawn_momenta(self.atoms, self.rng)
         else:
@@ -140,7 +140,7 @@ class Replica:
         return {"replica": self.origin.number, "step": self.step, "time_fs": time, **more}
 
     def saved(self) -> tuple[dict[str, Any], State]:
-        """All of it for a checkpoint: what JSON holds, and arrays with the history along the first axis."""
+        """For a checkpoint: JSON content, and arrays with the history along the first axis."""
         memory = {
             "record": asdict(self.record),
             "rng": self.rng.bit_generator.state,

@@ -1,4 +1,4 @@
-"""Guarded molecular dynamics: many replicas in one batch, each stopped where its σ says that the model is lost."""
+"""Guarded molecular dynamics: many replicas in one batch, each stopped when its force σ exceeds a limit."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftMonitor
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
-from sigmaff.simulation.md.prediction_server import Broken, Question, answers
+from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
 from sigmaff.simulation.md.replica import Origin, Record, Replica
 from sigmaff.simulation.md.status import StatusNote
 from sigmaff.simulation.md.threshold import Scores, Threshold
@@ -26,7 +26,7 @@ from sigmaff.simulation.md.threshold import Scores, Threshold
 
 @dataclass(frozen=True, kw_only=True)
 class MDResult:
-    """What a run left in its directory."""
+    """The results of a run."""
 
     directory: Path
     threshold: Threshold | None
@@ -36,7 +36,7 @@ class MDResult:
 
     @property
     def share_above(self) -> float | None:
-        """Share of looks at σ that found it above the limit."""
+        """Share of checks with σ above the limit."""
         checks = sum(record.checks for record in self.records)
         return sum(record.above for record in self.records) / checks if self.threshold and checks else None
 
@@ -53,11 +53,16 @@ def run_md(
     *,
     calibration: Scores | None = None,
 ) -> MDResult:
-    """Move each structure at each temperature, ``config.replicas`` times, all in one batch.
+    """Run molecular dynamics of each structure at each temperature, ``config.replicas`` times, all in one batch.
 
-    The same call goes on after an interruption, on the same trajectories; one with more steps goes on beyond the end.
-    calibration: of labelled structures that the model has not seen (``structure_scores``), for ``stop_above="auto"``
-    and for the drift monitor, which is silent without them.
+    Repeat the call to resume the same trajectories; with more steps it continues beyond the end.
+
+    Arguments:
+        structures: starts; their velocities are used if ``config.temperature`` is empty.
+        directory: gets trajectories, ``log.csv``, ``md.json`` and the checkpoint.
+        listener: progress callbacks; ``None`` is silent.
+        calibration: scores of labelled structures unseen by the model (``structure_scores``), for ``stop_above="auto"``
+            and for the drift monitor, which is off without them.
     """
     _check_starts(structures, model, config)
     with run_folder(directory).lock():
@@ -79,7 +84,7 @@ def run_md(
 
 
 class _Run:
-    """A run under way."""
+    """A running simulation."""
 
     def __init__(
         self,
@@ -132,7 +137,7 @@ class _Run:
             replica.stepper.close()
 
     def _begin(self) -> None:
-        """Results of the starts; what is wrong with one of them is an error."""
+        """Compute the starts; raise an error if one of them is invalid."""
         self._serve({replica: replica.first_question() for replica in self.replicas})
         for replica in self.replicas:
             if not replica.running:
@@ -145,7 +150,7 @@ class _Run:
             self._settle(replica)
 
     def _advance(self) -> None:
-        """One step of every replica that runs."""
+        """One step of every running replica."""
         running = [replica for replica in self.replicas if replica.running]
         self._serve({replica: replica.next_question() for replica in running})
         for replica in running:
@@ -160,7 +165,7 @@ class _Run:
             replies = answers(self.model, asked)
             for replica, reply in zip(list(waiting), replies, strict=True):
                 question = None
-                if isinstance(reply, Broken):
+                if isinstance(reply, Unphysical):
                     self._give_up(replica, reply)
                 else:
                     question = replica.stepper.answer(reply)
@@ -173,13 +178,13 @@ class _Run:
         return self.config.forces_std if self.config.shows_forces_std(replica.step) else "none"
 
     def _settle(self, replica: Replica) -> None:
-        """What follows from where a replica has got to."""
+        """Check a replica after its step; write frames and log lines."""
         temperature, limit = temperature_of(replica.atoms), self.config.hottest * replica.target
         if not np.isfinite(temperature):
-            self._give_up(replica, Broken("not finite", "velocities are not finite numbers"))
+            self._give_up(replica, Unphysical("not finite", "velocities are not finite numbers"))
             return
         if temperature > limit:
-            self._give_up(replica, Broken("temperature", f"{temperature:.0f} K, above the limit of {limit:.0f} K"))
+            self._give_up(replica, Unphysical("temperature", f"{temperature:.0f} K, above the limit of {limit:.0f} K"))
             return
         if self._look(replica):
             self._cross(replica)
@@ -194,7 +199,7 @@ class _Run:
             replica.end("finished", "")
 
     def _look(self, replica: Replica) -> bool:
-        """Whether σ is above the limit, where it was computed; the drift monitor looks too."""
+        """Check σ and the drift monitor; whether σ has just crossed the limit."""
         sizes = replica.forces_std()
         if sizes is None:
             return False
@@ -227,10 +232,10 @@ class _Run:
         else:
             replica.redraw_velocities(self.output)
 
-    def _give_up(self, replica: Replica, broken: Broken) -> None:
+    def _give_up(self, replica: Replica, found: Unphysical) -> None:
         if np.isfinite(replica.atoms.positions).all() and np.isfinite(replica.atoms.get_momenta()).all():
-            self.output.append_frame(BROKEN, replica.atoms, {}, replica.frame_info(reason=broken.reason))
-        replica.end(broken.reason, broken.message)
+            self.output.append_frame(BROKEN, replica.atoms, {}, replica.frame_info(reason=found.reason))
+        replica.end(found.reason, found.message)
 
     def _report(self, listener: Listener) -> None:
         running = [replica for replica in self.replicas if replica.running]

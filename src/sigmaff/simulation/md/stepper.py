@@ -1,4 +1,4 @@
-"""Work that pauses where it needs a prediction, so that one batched prediction can serve many at once.
+"""Integrators that pause where they need a prediction, so that one batched prediction serves many at once.
 
 ASE's integrators call their calculator from the middle of a step. Here each runs in a thread of its own, of which one
 at a time is awake: a thread sleeps from its question until its answer. Nothing depends on how threads are scheduled,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
-from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.config import Limit
 from sigmaff.simulation.md.stepper import FloatArray
 
 
@@ -55,17 +55,26 @@ def structure_scores(evaluation: Evaluation) -> Scores:
     return Scores(forces_std=_largest(std, first), forces_error=_largest(error, first))
 
 
-def choose_threshold(config: MDConfig, calibration: Scores | None) -> Threshold | None:
-    """The limit that the settings ask for."""
-    if config.stop_above is None:
+def choose_threshold(
+    limit: Limit, error_above: float | None, risk: float, calibration: Scores | None
+) -> Threshold | None:
+    """The limit on σ that the settings ask for.
+
+    Arguments:
+        limit: eV/Å; "auto": by conformal risk control; ``None``: no limit.
+        error_above: force error to guard against, eV/Å; for "auto".
+        risk: tolerated chance of such an error; for "auto".
+        calibration: scores of structures that the model was not trained on; for "auto".
+    """
+    if limit is None:
         return None
-    if config.stop_above != "auto":
-        return Threshold(value=config.stop_above, statement=f"limit on force σ: {config.stop_above:g} eV/Å, as given")
-    if calibration is None or config.error_above is None:
+    if limit != "auto":
+        return Threshold(value=limit, statement=f"limit on force σ: {limit:g} eV/Å, as given")
+    if calibration is None or error_above is None:
         raise ConfigError(
             "stop_above auto needs calibration structures: labelled ones that the model was not trained on"
         )
-    return risk_threshold(calibration, config.error_above, config.risk)
+    return risk_threshold(calibration, error_above, risk)
 
 
 def risk_threshold(scores: Scores, error_above: float, risk: float) -> Threshold:

@@ -1,0 +1,88 @@
+"""The record of a model: how it was made, for people. No algorithm reads its inputs from it."""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
+
+Figures = dict[str, float | int | list[float] | None]
+"""Metrics by name, as ``summarize`` computes them."""
+
+
+class _Record(BaseModel):
+    """Values that were not set are not written; those that this version does not know are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    @model_serializer(mode="wrap")
+    def _only_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
+
+
+class TrainingRecord(_Record):
+    best_epoch: int
+    best_validation_loss: float
+    n_epochs: int
+    seconds: float
+    stopped_because: str
+
+
+class FitRecord(_Record):
+    """What the fit of a head chose; the keys depend on the head."""
+
+    seconds: float = 0.0
+
+
+class SplitRecord(_Record):
+    """Indices of structures in the data file."""
+
+    train: list[int] = []
+    validation: list[int] = []
+    test: list[int] = []
+
+
+class BackboneRecord(_Record):
+    """When a campaign trained its backbone last."""
+
+    round: int
+    n_train: int
+
+
+class MemberRecord(_Record):
+    """How one potential got its parameters."""
+
+    training: TrainingRecord | None = None
+    head_training: TrainingRecord | None = None
+    fit: FitRecord | None = None
+    failed: str | None = None  # why a member of an ensemble is missing
+    file: str | None = None  # where a member of an ensemble comes from
+
+    @classmethod
+    def of(cls, record: "MemberRecord") -> Self:
+        """The trainings and the fit of another record."""
+        kept = {"training", "head_training", "fit"} & record.model_fields_set
+        return cls(**{name: getattr(record, name) for name in kept})
+
+
+class RunRecord(MemberRecord):
+    """How a model was made. All fields are optional: models from Python and old files have only some."""
+
+    members: list[MemberRecord] = []
+    metrics: Figures | None = None  # of the test structures
+    ood: dict[str, Figures] = {}  # by name of the set of other structures
+    backbone: BackboneRecord | None = None  # of a campaign
+    seconds: float | None = None
+    config: dict[str, Any] | None = None  # RunConfig as JSON
+    data_sha256: str | None = None
+    split: SplitRecord | None = None
+    date: str | None = None
+    machine: str | None = None
+    versions: dict[str, str] = {}
+
+    @classmethod
+    def readable(cls, content: dict[str, Any]) -> Self:
+        """The record of a file, without the values that do not fit: an old or foreign file."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            unfit = {details["loc"][0] for details in error.errors()}
+            return cls.model_validate({name: value for name, value in content.items() if name not in unfit})
