@@ -11,13 +11,19 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from sigmaff.errors import ConfigError
 
 Config = TypeVar("Config", bound=BaseModel)
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def read_config(

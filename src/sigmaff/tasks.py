@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sigmaff.config import Settings
 from sigmaff.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class SlurmConfig(BaseModel):
+class SlurmConfig(Settings):
     """Workers as SLURM jobs, through dask-jobqueue."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     jobs: int = Field(default=4, ge=1, description="jobs, of one worker each")
     queue: str | None = Field(default=None, description="partition; null is the cluster's default")
@@ -36,10 +35,8 @@ class SlurmConfig(BaseModel):
     prologue: tuple[str, ...] = Field(default=(), description="shell lines before the worker starts")
 
 
-class ClusterConfig(BaseModel):
+class ClusterConfig(Settings):
     """Where tasks run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_workers: int = Field(default=2, ge=1, description="processes on this machine, if no scheduler is given")
     scheduler: str | None = Field(default=None, description="address of a running Dask scheduler, tcp://host:port")

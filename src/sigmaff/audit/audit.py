@@ -6,12 +6,13 @@ from functools import cache
 
 import numpy as np
 from ase import Atoms
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sigmaff.audit import accuracy, confidence, conservation, locality, speed, symmetry
 from sigmaff.audit.evaluations import evaluate_in_batches, evaluate_subject
 from sigmaff.audit.finding import Finding, not_applicable
 from sigmaff.audit.subject import Subject, ask
+from sigmaff.config import Settings
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
@@ -21,10 +22,8 @@ from sigmaff.progress import Listener
 Measurement = Callable[[], Finding]
 
 
-class AuditConfig(BaseModel):
+class AuditConfig(Settings):
     """How much is measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_structures: int = Field(default=3, ge=1, description="structures on which desiderata 1 to 3 are measured")
     n_operations: int = Field(default=3, ge=1, description="random operations of each kind of symmetry and structure")

@@ -4,19 +4,18 @@ from typing import ClassVar, Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.backbones.base import Backbone
+from sigmaff.config import Settings
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 
 
-class CoordinatesConfig(BaseModel):
+class CoordinatesConfig(Settings):
     """Hyper-parameters of the raw-coordinate embedding."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["coordinates"] = "coordinates"
     n_atoms: int = Field(ge=1, le=10_000, description="atoms of the largest structure to train on or predict")

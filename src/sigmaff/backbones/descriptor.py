@@ -14,10 +14,11 @@ from typing import Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.backbones.base import Backbone
+from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, scatter_sum
 
@@ -25,10 +26,8 @@ NEAREST = 0.5
 """Å. Centre of the first radial function."""
 
 
-class DescriptorConfig(BaseModel):
+class DescriptorConfig(Settings):
     """Hyper-parameters of the symmetry functions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["descriptor"] = "descriptor"
     cutoff: float = Field(default=5.0, gt=NEAREST, le=100, description="radius within which atoms are neighbours, Å")

@@ -5,22 +5,21 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone
 from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
+from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 
 MAX_ATOMIC_NUMBER = 94
 
 
-class DimeNetPPConfig(BaseModel):
+class DimeNetPPConfig(Settings):
     """Hyper-parameters of DimeNet++; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["dimenet++"] = "dimenet++"
     cutoff: float = Field(default=5.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")

@@ -7,12 +7,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
+from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 
@@ -20,10 +21,8 @@ MAX_ATOMIC_NUMBER = 118
 SCALAR = Irrep(0, 1)
 
 
-class NequIPConfig(BaseModel):
+class NequIPConfig(Settings):
     """Hyper-parameters of NequIP; the defaults are the paper's for small molecules with l = 1."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["nequip"] = "nequip"
     cutoff: float = Field(default=4.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")

@@ -4,20 +4,19 @@ import math
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.backbones.base import Backbone
+from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
 MAX_ATOMIC_NUMBER = 99
 
 
-class SchNetConfig(BaseModel):
+class SchNetConfig(Settings):
     """Hyper-parameters of SchNet; the defaults are the paper's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["schnet"] = "schnet"
     cutoff: float = Field(default=10.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from typer.core import TyperCommand
 
 from sigmaff.cli.options import config_command
+from sigmaff.config import Settings
 
 if TYPE_CHECKING:
     from sigmaff.data import DataSource, LabelledStructures
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
 OWN_UNIT = "default: the unit that the data files or their format state"
 
 
-class Reading(BaseModel):
+class Reading(Settings):
     """The reading options of a command. ``None``: as the file or its format says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: str = Field("auto", description="format of the data files; auto: by file extension")
     energy_unit: str | None = Field(None, description=f"eV, kcal/mol, kJ/mol, Hartree, ...; {OWN_UNIT}")

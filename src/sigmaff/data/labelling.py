@@ -12,8 +12,9 @@ from ase.calculators.calculator import BaseCalculator
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import covalent_radii
 from ase.neighborlist import neighbor_list
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sigmaff.config import Settings
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.factory import import_factory
 
@@ -27,10 +28,8 @@ class LabelError(SigmaffError):
     """The engine has no valid label for a structure."""
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Settings):
     """Engine that computes labels, and limits for valid labels."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     calculator: str = Field(
         default="gfn2-xtb",

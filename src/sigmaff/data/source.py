@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from sigmaff.config import Settings
 from sigmaff.errors import ConfigError
 from sigmaff.units import energy_unit, length_unit
 
@@ -12,10 +13,8 @@ Format = Literal["auto", "extxyz", "ase_db", "ase_traj", "md17", "rmd17", "rmd17
 Label = Literal["energy", "forces", "stress"]
 
 
-class DataSource(BaseModel):
+class DataSource(Settings):
     """A file of labelled structures. A path alone means all defaults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: Path = Field(description="the file")
     format: Format = Field(

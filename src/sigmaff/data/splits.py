@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sigmaff.config import Settings
 from sigmaff.data.structures import IndexArray, LabelledStructures
 from sigmaff.errors import ConfigError
 
 
-class SplitConfig(BaseModel):
+class SplitConfig(Settings):
     """How to split a data set. The split depends only on this and on the number of structures."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["random", "blocked", "official"] = Field(
         "random",

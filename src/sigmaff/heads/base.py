@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.heads.observations import Observations
 from sigmaff.progress import Listener
@@ -49,10 +49,8 @@ class FitSummary:
     """What ``Head.solve`` chose, for the record in the model file. Each head has its own subclass."""
 
 
-class HeadSettings(BaseModel):
+class HeadSettings(Settings):
     """What the settings of all heads have in common."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sigmaff.config import Settings
 from sigmaff.data import DataSource, ReferenceEnergies
 from sigmaff.data.labelling import EngineConfig
 from sigmaff.evaluation import CalibrationMethod
@@ -19,10 +20,8 @@ FREE: dict[str, Any] = {"output": True, "cluster": True, "stop": True, "engine":
 """Settings that may change when a campaign is resumed: they decide when it ends and where it runs."""
 
 
-class StartConfig(BaseModel):
+class StartConfig(Settings):
     """The structures that are labelled first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: DataSource | None = Field(default=None, description="a file of structures")
     molecules: tuple[str, ...] = Field(
@@ -93,10 +92,8 @@ class ExploreConfig(DynamicsConfig):
         return MDConfig.model_validate(fields | {"temperature": (temperature,), "stop_above": stop_above, "seed": seed})
 
 
-class SelectConfig(BaseModel):
+class SelectConfig(Settings):
     """Which candidates are labelled."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n: int = Field(default=10, ge=1, description="labels per round")
     method: SelectionMethod = Field(
@@ -128,10 +125,8 @@ class SelectConfig(BaseModel):
         return self
 
 
-class RetrainConfig(BaseModel):
+class RetrainConfig(Settings):
     """When the backbone is trained on new labels. In other rounds only the head is fitted, which is fast."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     every: int | None = Field(default=None, ge=1, description="train every n-th round; null: by growth")
     growth: float | None = Field(
@@ -149,10 +144,8 @@ class RetrainConfig(BaseModel):
         return late or (self.growth is not None and n_train >= self.growth * n_train_before)
 
 
-class StopConfig(BaseModel):
+class StopConfig(Settings):
     """When a campaign ends: at a budget, or when all given aims hold in one round."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_rounds: int = Field(default=20, ge=1, description="rounds of exploration")
     max_labels: int | None = Field(default=None, ge=2, description="labelled structures; null is no limit")
@@ -169,10 +162,8 @@ class StopConfig(BaseModel):
     )
 
 
-class CampaignConfig(BaseModel):
+class CampaignConfig(Settings):
     """A whole campaign."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     start: StartConfig = Field(description="structures that are labelled first")
     engine: EngineConfig = Field(default=EngineConfig(), description="engine that computes labels")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sigmaff.config import Settings
 from sigmaff.data import Split, read_structures
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.files import folder_lock
@@ -32,10 +33,8 @@ def hold_out(n: int, every: int) -> Split:
     return Split(train=np.flatnonzero(~held), validation=np.flatnonzero(held), test=np.zeros(0, dtype=np.int64))
 
 
-class RoundTraining(BaseModel):
+class RoundTraining(Settings):
     """All inputs of the training of one round, for any process."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     run: RunConfig = Field(description="the round as a run of its own")
     hold_out_every: int = Field(description="hold out every n-th label")

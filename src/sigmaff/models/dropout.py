@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from sigmaff.config import Settings
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, batch_graphs
 from sigmaff.models.combine import combine
@@ -19,10 +20,8 @@ MAX_PAIRS = 20_000
 """Pairs of atoms in one batched pass, roughly: more would not be faster."""
 
 
-class MonteCarloDropoutConfig(BaseModel):
+class MonteCarloDropoutConfig(Settings):
     """How a potential with dropout is sampled."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n_samples: int = Field(default=5, ge=2, le=1000, description="predictions, each with other units dropped")
     seed: int = Field(default=0, ge=0, description="of each call: the same structures give the same answer")

@@ -5,10 +5,11 @@ from typing import Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
+from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
@@ -19,10 +20,8 @@ from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
 
 
-class PotentialConfig(BaseModel):
+class PotentialConfig(Settings):
     """What a potential is made of."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     backbone: BackboneConfig = Field(default=SchNetConfig(), description="the network that embeds atoms")
     head: HeadConfig = Field(default=LNKConfig(), description="the readout of energies and their σ")

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sigmaff.config import Settings
 from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.evaluation import CalibrationMethod
 from sigmaff.heads import HEADS, LNKConfig
@@ -12,10 +13,8 @@ from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
 from sigmaff.training import TrainingConfig
 
 
-class DataConfig(BaseModel):
+class DataConfig(Settings):
     """Which structures to learn from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: DataSource = Field(description="the labelled structures: a path, or a path and how to read it")
     split: SplitConfig = Field(default=SplitConfig(), description="which of them train, validate and test")
@@ -25,20 +24,16 @@ class DataConfig(BaseModel):
     )
 
 
-class OtherStructures(BaseModel):
+class OtherStructures(Settings):
     """Structures unlike the training data, which σ should detect."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: DataSource = Field(description="the structures: a path, or a path and how to read it; labels are optional")
     n_structures: int | None = Field(default=1000, ge=1, description="number drawn at random; null: all")
     seed: int = Field(default=0, ge=0, description="of the draw")
 
 
-class EnsembleConfig(BaseModel):
+class EnsembleConfig(Settings):
     """An ensemble of potentials."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: int = Field(default=5, ge=2, le=1000, description="members, each from its own seed")
     bootstrap: bool = Field(
@@ -46,10 +41,8 @@ class EnsembleConfig(BaseModel):
     )
 
 
-class RunConfig(BaseModel):
+class RunConfig(Settings):
     """A whole training run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: DataConfig = Field(description="which structures to learn from")
     model: PotentialConfig = Field(default=PotentialConfig(), description="what to train")

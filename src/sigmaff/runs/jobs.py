@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sigmaff.allocator import keep_large_blocks
+from sigmaff.config import Settings
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.files import folder_lock, write_json
 from sigmaff.progress import Collecting, Listener
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
-class Job(BaseModel, ABC):
+class Job(Settings, ABC):
     """All settings of a piece of work: jobs with equal settings have equal results."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: ClassVar[str]  # written to cell.json
 

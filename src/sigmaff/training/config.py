@@ -2,8 +2,9 @@
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sigmaff.config import Settings
 from sigmaff.heads import Head
 from sigmaff.training.schedule import ExponentialSchedule, Schedule
 
@@ -23,10 +24,8 @@ MAY_CHANGE = {
 """Settings that may change when a run is resumed: they do not affect the weights."""
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(Settings):
     """Settings of a training. Losses and gradients are in the model's normalised unit."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     forces_weight: float | None = Field(
         default=None,

@@ -3,13 +3,13 @@
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from sigmaff.config import Settings
 
 
-class ExponentialSchedule(BaseModel):
+class ExponentialSchedule(Settings):
     """min(1, (t + 1)/t_warm-up) · rate^(t / t_decay)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["exponential"] = "exponential"
     warmup_steps: int = Field(default=1000, ge=0, description="steps over which the learning rate rises from zero")
@@ -21,10 +21,8 @@ class ExponentialSchedule(BaseModel):
         return _warmup(step, self.warmup_steps) * self.decay_rate ** (step / self.decay_steps)
 
 
-class CosineSchedule(BaseModel):
+class CosineSchedule(Settings):
     """min(1, (t + 1)/t_warm-up) · (f + (1 − f)(1 + cos(πt/T))/2) with T the steps of max_epochs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Literal["cosine"] = "cosine"
     warmup_steps: int = Field(default=1000, ge=0, description="steps over which the learning rate rises from zero")

@@ -1,18 +1,17 @@
 """Settings of the generator."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sigmaff.config import Settings
 from sigmaff.data.labelling import EngineConfig
 
 
-class GenerateConfig(BaseModel):
+class GenerateConfig(Settings):
     """Conformers, their relaxation, and displacements along their normal modes.
 
     As in QM7-X, structures are relaxed by a cheaper method than that of their labels. So equilibrium structures have
     small forces.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     conformers: int = Field(default=8, ge=1, description="maximum number of relaxed conformers of a molecule")
     displaced: int = Field(default=4, ge=0, description="non-equilibrium structures of each relaxed conformer")
