@@ -213,7 +213,7 @@ def test_an_override_may_begin_a_section(tmp_path: Path) -> None:
 
 
 def test_contradictions_are_said_at_once(tmp_path: Path) -> None:
-    assert "mean 'constant' goes with fit 'variational'" in message(tmp_path, ("model.head.mean", "constant"))
+    assert "mean 'constant' needs fit 'variational'" in message(tmp_path, ("model.head.mean", "constant"))
 
 
 # --- defaults
