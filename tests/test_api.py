@@ -64,6 +64,15 @@ def test_all_names_of_the_front_door_exist() -> None:
         _ = sf.predict
 
 
+def test_the_audit_is_a_function_also_after_its_package_was_imported() -> None:
+    import sigmaff.audit
+
+    assert callable(sf.audit)
+    with pytest.raises(TypeError, match="missing 2 required positional arguments: 'model' and 'structures'"):
+        sf.audit()
+    assert sigmaff.audit.QUICK.n_structures > 0
+
+
 def test_structures_as_file_as_frames_and_as_labelled_structures_are_the_same(folder: Path) -> None:
     succeed("evaluate", "model.sigmaff", "test.extxyz", "--json", "metrics.json")
     expected = json.loads((folder / "metrics.json").read_text())

@@ -361,7 +361,7 @@ def test_other_structures_are_tested_on(workspace: Workspace, tmp_path: Path) ->
 
 def test_closed_form_needs_a_readout(workspace: Workspace, tmp_path: Path) -> None:
     message = fail("train", workspace / "run.yaml", "--output", tmp_path / "run", "--set", "model.head.mean=constant")
-    assert "model.head: mean 'constant' goes with fit 'variational'" in message
+    assert "model.head: mean 'constant' needs fit 'variational'" in message
     assert not (tmp_path / "run").exists(), "said before hours of training, not after"
 
 
@@ -480,7 +480,7 @@ def test_resume_after_interrupt_and_kill_gives_the_uninterrupted_result(tmp_path
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "of 100; the same command goes on from there" in err
+    assert "of 100; run the same command to resume from" in err
     assert "Traceback" not in out + err
     assert not (tmp_path / "run" / "model.sigmaff").exists()
     process = start(config)

@@ -17,6 +17,7 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
+from sigmaff.heads import LLPRConfig, LNKConfig
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
@@ -200,16 +201,15 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
 
 
 def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The noise of labels in Gaussian-process heads, which files up to format 2 have in their record."""
+    """The noise of labels in closed-form heads, which files up to format 2 have in their record; 0 if it is missing."""
+    fit = {} if header.record.fit is None else header.record.fit.model_dump()
     added = {}
-    for name in tensors:
-        if not name.endswith("head.log_noise") and not name.endswith("head.process.log_noise"):
-            continue
-        prefix = name.removesuffix("log_noise")
-        fit = {} if header.record.fit is None else header.record.fit.model_dump()
-        added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
-        if "noise" in fit:
-            added[name] = tensors[f"{prefix}kernel.log_scale"] + 0.5 * math.log(fit["noise"])
+    for number, part in enumerate(header.parts):
+        head, prefix = part.config.head, f"{_prefix(number)}head."
+        if isinstance(head, LLPRConfig) or (isinstance(head, LNKConfig) and head.fit == "closed_form"):
+            log_scale = tensors.get(f"{prefix}kernel.log_scale", torch.zeros((), dtype=torch.float64))
+            added[f"{prefix}energy_noise"] = torch.exp(2.0 * log_scale) * fit.get("noise", 0.0)
+            added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
     return added
 
 

@@ -185,7 +185,9 @@ def _install(head: "LNK", choice: _Choice) -> None:
     head.kernel.log_scale.fill_(float(np.log(scale)))
     if head.kernel.log_linear_scale is not None:
         head.kernel.log_linear_scale.fill_(float(np.log(scale * (choice.linear_scale or 1.0) ** 0.5)))
-    head.log_noise.fill_(0.5 * float(np.log(choice.prior_scale * choice.variance.noise)))
+    assert head.energy_noise is not None
+    assert head.force_weight is not None
+    head.energy_noise.fill_(choice.prior_scale * choice.variance.noise)
     head.force_weight.fill_(choice.variance.force_weight)
     head.weight_cholesky.copy_(_cholesky(choice.variance.covariance))
     if choice.mean is not None:

@@ -20,7 +20,7 @@ from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, Stage
@@ -161,7 +161,9 @@ class LNK(Head):
         self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
         index = _element_index(elements) if config.by_element else torch.zeros(len(chemical_symbols), dtype=torch.int64)
         self.element_index = nn.Buffer(index, persistent=False)
-        self.force_weight = nn.Buffer(torch.zeros((), dtype=torch.float64))
+        solved = config.fit == "closed_form"
+        self.energy_noise = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
+        self.force_weight = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
         self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
         self._kept_draws: _Draws | None = None
 
@@ -171,8 +173,12 @@ class LNK(Head):
 
     @property
     def label_noise(self) -> LabelNoise:
-        """The noise of energies; that of forces is ``force_weight`` times less certain."""
-        energy, weight = math.exp(2.0 * self.log_noise.item()), self.force_weight.item()
+        """Of the posterior: chosen by ``solve``, or trained with a variational posterior, which sees energies alone."""
+        if self.energy_noise is None or self.force_weight is None:
+            return LabelNoise(math.exp(2.0 * self.log_noise.item()), None)
+        energy, weight = self.energy_noise.item(), self.force_weight.item()
+        if energy == 0.0:
+            raise SigmaffError("the noise of labels of this model is unknown; solve for its head again")
         return LabelNoise(energy, energy / weight if weight > 0 else None)
 
     def draw(self) -> None:

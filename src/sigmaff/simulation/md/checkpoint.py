@@ -9,7 +9,6 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-import torch
 from ase import Atoms
 
 from sigmaff.errors import DataError
@@ -21,6 +20,8 @@ from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
 CHECKPOINT = "checkpoint.npz"
+NOT_PREDICTED = ("head.energy_noise", "head.force_weight")
+"""Tensors that no prediction depends on: the noise of labels, by which structures are selected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +79,9 @@ def open_run(
     """Begin or resume the run of this directory. One that ended before its first checkpoint begins anew."""
     folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
     is_begun = has_checkpoint and folder.file.exists()
-    digest, *earlier = _model_digests(model)
-    if is_begun and (before := folder.read(Summary).settings.get("model")) in earlier:
-        digest = before
     settings = {
         "config": config.model_dump(mode="json", exclude={"steps", "checkpoint_every"}),
-        "model": digest,
+        "model": _model_digest(model),
         "starts": _starts_digest(structures),
         "calibration_structures": None if calibration is None else len(calibration),
     }
@@ -94,23 +92,15 @@ def open_run(
     return folder.claim(summary)
 
 
-def _model_digests(model: Predictor) -> list[str]:
-    """Of weights and calibrations; then as earlier versions had it. Of a predictor of another kind, its name.
-
-    Earlier versions kept the noise of labels of closed-form heads outside of the weights.
-    """
+def _model_digest(model: Predictor) -> str:
+    """Of weights and calibrations; of a predictor of another kind, its name."""
     if not isinstance(model, Model):
-        return [type(model).__name__]
-    weights = dict(sorted(model.state_dict().items()))
-    without = {name: tensor for name, tensor in weights.items() if not name.endswith("force_weight")}
-    initial = {name: torch.full_like(w, -2.0) if name.endswith("log_noise") else w for name, w in without.items()}
-    found = []
-    for version in (weights, without, initial):
-        digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
-        for name, tensor in version.items():
+        return type(model).__name__
+    digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        if not name.endswith(NOT_PREDICTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-        found.append(digest.hexdigest())
-    return found
+    return digest.hexdigest()
 
 
 def _starts_digest(structures: Sequence[Atoms]) -> str:
