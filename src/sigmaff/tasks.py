@@ -65,10 +65,7 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
         with client:
             yield client
         return
-    with (
-        _own_cluster(config) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+    with _own_cluster(config) as cluster, Client(cluster, set_as_default=False) as client:
         yield client
 
 

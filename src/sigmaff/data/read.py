@@ -81,11 +81,7 @@ def _check_structures(path: Path, contents: FileContents) -> None:
 
 def _incomplete_labels(contents: FileContents, source: DataSource) -> dict[str, tuple[int, ...]]:
     """For labels that only some frames have, the frames without them. A missing required label is an error."""
-    values: dict[str, Sequence[Any]] = {
-        "energy": contents.energy,
-        "forces": contents.forces,
-        "stress": contents.stress,
-    }
+    values: dict[str, Sequence[Any]] = {"energy": contents.energy, "forces": contents.forces, "stress": contents.stress}
     missing = {label: [i for i, value in enumerate(values[label]) if value is None] for label in LABELS}
     for label in source.labels:
         if missing[label]:

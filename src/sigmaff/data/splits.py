@@ -40,11 +40,7 @@ class Split:
     test: IndexArray
 
     def to_dict(self) -> dict[str, list[int]]:
-        return {
-            "train": self.train.tolist(),
-            "validation": self.validation.tolist(),
-            "test": self.test.tolist(),
-        }
+        return {"train": self.train.tolist(), "validation": self.validation.tolist(), "test": self.test.tolist()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -57,10 +53,7 @@ def split_structures(config: SplitConfig, structures: LabelledStructures) -> Spl
 
 
 def make_split(
-    config: SplitConfig,
-    n: int,
-    official: Mapping[str, IndexArray] | None = None,
-    time_index: IndexArray | None = None,
+    config: SplitConfig, n: int, official: Mapping[str, IndexArray] | None = None, time_index: IndexArray | None = None
 ) -> Split:
     """Split n structures.
 

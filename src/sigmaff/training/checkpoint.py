@@ -78,11 +78,7 @@ def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> No
 
 
 def identify(
-    potential: Potential,
-    train_set: GraphDataset,
-    validation_set: GraphDataset,
-    config: TrainingConfig,
-    seed: int,
+    potential: Potential, train_set: GraphDataset, validation_set: GraphDataset, config: TrainingConfig, seed: int
 ) -> dict[str, Any]:
     """The identity of a run: settings by name, data and starting weights by digest."""
     return {
@@ -108,13 +104,7 @@ def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes
     """Structures and labels; not the pairs, which follow from them and the cutoff."""
     for indices in torch.arange(len(dataset)).split(batch_size):
         graph, labels = dataset.batch(indices)
-        for tensor in (
-            graph.positions,
-            graph.atomic_numbers,
-            graph.structure_index,
-            labels.energy,
-            labels.forces,
-        ):
+        for tensor in (graph.positions, graph.atomic_numbers, graph.structure_index, labels.energy, labels.forces):
             yield b"none" if tensor is None else _bytes(tensor)
 
 

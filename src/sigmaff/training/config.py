@@ -41,20 +41,14 @@ class TrainingConfig(Settings):
         "else all structures must be periodic and have a stress",
     )
     batch_size: int = Field(
-        default=10,
-        ge=1,
-        description="structures per step, over all devices; an epoch is cut into equal batches",
+        default=10, ge=1, description="structures per step, over all devices; an epoch is cut into equal batches"
     )
     max_epochs: int = Field(default=1000, ge=1, description="passes over the training set")
     patience: int | None = Field(
-        default=None,
-        ge=1,
-        description="stop after this many epochs without a better validation loss; null never",
+        default=None, ge=1, description="stop after this many epochs without a better validation loss; null never"
     )
     time_limit_minutes: float | None = Field(
-        default=None,
-        gt=0,
-        description="stop after this total time, over all resumptions; null never",
+        default=None, gt=0, description="stop after this total time, over all resumptions; null never"
     )
     validate_every: int = Field(default=1, ge=1, description="epochs from one validation to the next")
     validation_batch_size: int = Field(default=100, ge=1, description="structures per step of a validation")
@@ -74,20 +68,15 @@ class TrainingConfig(Settings):
         "it starts short, as min(ema_decay, (1 + step)/(10 + step)); 0 keeps the weights themselves",
     )
     gradient_clip: float | None = Field(
-        default=10.0,
-        gt=0,
-        description="largest 2-norm of the gradient of all weights together; null is no limit",
+        default=10.0, gt=0, description="largest 2-norm of the gradient of all weights together; null is no limit"
     )
     freeze_backbone: bool = Field(default=False, description="train only the head")
     compile: bool = Field(
-        default=False,
-        description="compile the loss (about 2.5 times faster steps after a minute of compiling)",
+        default=False, description="compile the loss (about 2.5 times faster steps after a minute of compiling)"
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null: no change")
     checkpoint_minutes: float = Field(
-        default=10.0,
-        gt=0,
-        description="longest time within an epoch without a checkpoint; each epoch ends with one",
+        default=10.0, gt=0, description="longest time within an epoch without a checkpoint; each epoch ends with one"
     )
     tensorboard: bool = Field(default=True, description="write TensorBoard events beside metrics.csv")
     accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as Lightning Fabric has it")

@@ -37,13 +37,7 @@ from sigmaff.training.ema import WeightAverage, assign
 from sigmaff.training.interrupt import StopRequest
 from sigmaff.training.logs import MetricsLog
 from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
-from sigmaff.training.state import (
-    EpochRecord,
-    StoppedBecause,
-    TrainingDivergedError,
-    TrainingResult,
-    TrainingState,
-)
+from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDivergedError, TrainingResult, TrainingState
 
 
 def train(
@@ -93,10 +87,7 @@ def train(
 def _fabric(config: TrainingConfig) -> Fabric:
     try:
         return Fabric(
-            accelerator=config.accelerator,
-            devices=config.devices,
-            num_nodes=config.n_nodes,
-            strategy=config.strategy,
+            accelerator=config.accelerator, devices=config.devices, num_nodes=config.n_nodes, strategy=config.strategy
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
@@ -232,10 +223,7 @@ class Training:
         loss = n_processes * self.objective.total(terms, of_structures, of_atoms)  # gradients are averaged
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(
-            self.module,
-            self.optimizer,
-            max_norm=self.config.gradient_clip or math.inf,
-            error_if_nonfinite=False,
+            self.module, self.optimizer, max_norm=self.config.gradient_clip or math.inf, error_if_nonfinite=False
         )
         assert norm is not None
         self._check_finite(loss.item(), norm.item(), indices)

@@ -41,10 +41,7 @@ def _check_database(path: Path) -> None:
 
 def _with_stated_units(path: Path, contents: FileContents, metadata: dict[str, Any], key: str) -> FileContents:
     """Read units from the metadata, as SchNetPack writes them."""
-    units = {
-        "energy": metadata.get("_property_unit_dict", {}).get(key),
-        "length": metadata.get("_distance_unit"),
-    }
+    units = {"energy": metadata.get("_property_unit_dict", {}).get(key), "length": metadata.get("_distance_unit")}
     stated = {name: stated_unit(path, f"unit of {name}", unit) for name, unit in units.items() if unit}
     return replace(
         contents,

@@ -70,11 +70,7 @@ def trajectory_contents(
         energy=[None if value is None else value.item() for value in energy],
         forces=forces,
         stress=[None] * n,
-        sought={
-            "energy": names["energy"],
-            "forces": names["forces"],
-            "stress": "nothing: the layout has none",
-        },
+        sought={"energy": names["energy"], "forces": names["forces"], "stress": "nothing: the layout has none"},
         found=lambda _: list(arrays),
         frame_index=np.arange(n),
         time_index=time_index,
