@@ -1,8 +1,8 @@
 """Split a data set into structures for training, validation and test."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -40,11 +40,7 @@ class Split:
     test: IndexArray
 
     def to_dict(self) -> dict[str, list[int]]:
-        return {"train": self.train.tolist(), "validation": self.validation.tolist(), "test": self.test.tolist()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**{name: np.asarray(values[name], dtype=np.int64) for name in ("train", "validation", "test")})
+        return {part: indices.tolist() for part, indices in asdict(self).items()}
 
 
 def split_structures(config: SplitConfig, structures: LabelledStructures) -> Split:

@@ -1,8 +1,8 @@
 """Statistics of training data for a model: elements, reference energies, energy scale, number of neighbours."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from ase.data import atomic_numbers as number_of_symbol
@@ -25,16 +25,6 @@ class DatasetStatistics:
     scale: float  # eV: larger of rms force component · 1 Å and std of energy per atom minus references
     mean_neighbors: float
     n_structures: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON types; keys become strings."""
-        references = {str(number): energy for number, energy in self.reference_energies.items()}
-        return asdict(self) | {"elements": list(self.elements), "reference_energies": references}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        references = {int(number): float(energy) for number, energy in values["reference_energies"].items()}
-        return cls(**{**values, "elements": tuple(values["elements"]), "reference_energies": references})
 
 
 def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "least_squares") -> DatasetStatistics:

@@ -6,6 +6,7 @@ Numbers are JSON in the file's metadata, so reading one never executes code. Wri
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def identify(
     """The identity of a run: settings by name, data and starting weights by digest."""
     return {
         **flatten({"seed": seed, "training": config.trajectory(), "model": potential.config.model_dump(mode="json")}),
-        "reference energies and scale": _digest([json.dumps(potential.statistics.to_dict()).encode()]),
+        "reference energies and scale": _digest([json.dumps(asdict(potential.statistics)).encode()]),
         "starting weights": weights_digest(potential.state_dict()),
         "training set": _digest(_data_bytes(train_set)),
         "validation set": _digest(_data_bytes(validation_set)),

@@ -97,7 +97,9 @@ def check_forces_against_energies(data: LabelledStructures) -> Iterator[Finding]
     slope = float(np.dot(work, change) / np.dot(work, work))
     if correlation < -0.5:
         message = f"energies increase along the forces (correlation {correlation:.2f} in {len(work)} short steps): "
-        yield from findings("error", "force_sign", message + "the sign of the forces is wrong; are they gradients?", data)
+        yield from findings(
+            "error", "force_sign", message + "the sign of the forces is wrong; are they gradients?", data
+        )
     elif correlation > 0.9 and not 0.67 < slope < 1.5:
         message = f"energies change {slope:.3g} times as much as the forces predict (in {len(work)} short steps)"
         yield from findings("error", "force_unit", message + _explanation(slope), data)

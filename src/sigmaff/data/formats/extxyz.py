@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ase.io.extxyz import read_xyz
 
-from sigmaff.data.formats.ase_frames import frame_contents
+from sigmaff.data.formats.ase_files import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource
 from sigmaff.errors import DataError

@@ -33,10 +33,11 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
         )
     return FileContents(
         structures=[_structure(path, name, data) for _, name, data in chosen],
-        energy=[data[ENERGY].ravel()[0] if ENERGY in data else None for _, _, data in chosen],
-        forces=[data.get(FORCES) for _, _, data in chosen],
-        stress=[None] * len(chosen),
-        sought={"energy": ENERGY, "forces": FORCES, "stress": "nothing: the layout has none"},
+        labels={
+            "energy": [data[ENERGY].ravel()[0] if ENERGY in data else None for _, _, data in chosen],
+            "forces": [data.get(FORCES) for _, _, data in chosen],
+        },
+        sought={"energy": ENERGY, "forces": FORCES},
         found=lambda index: list(chosen[index][2]),
         frame_index=np.array([index for index, _, _ in chosen]),
     )
