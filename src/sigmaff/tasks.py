@@ -101,8 +101,7 @@ def _own_cluster(config: ClusterConfig) -> Iterator[Any]:
     from distributed import LocalCluster
 
     if config.slurm is not None:
-        cluster = slurm_cluster(config.slurm)
-        with cluster:
+        with slurm_cluster(config.slurm) as cluster:
             cluster.scale(jobs=config.slurm.jobs)
             yield cluster
         return
@@ -122,12 +121,8 @@ def slurm_cluster(config: SlurmConfig) -> Any:
     except ModuleNotFoundError:
         raise ConfigError("workers under SLURM need dask-jobqueue: pip install 'sigmaff[slurm]'") from None
     return SLURMCluster(
-        queue=config.queue,
-        account=config.account,
-        cores=config.cores,
+        **config.model_dump(exclude={"jobs", "prologue"}),
         processes=1,
-        memory=config.memory,
-        walltime=config.walltime,
         job_script_prologue=list(config.prologue),
         scheduler_options={"dashboard_address": ":0"},
     )

@@ -72,7 +72,8 @@ def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
     start_test = start_validation + config.n_validation + gap
     needed = start_test + config.n_test if config.n_test else start_test - gap
     if needed > len(order):
-        raise ConfigError(_too_few(config, gap, len(order)))
+        gaps = f" with gaps of {gap}" if gap else ""
+        raise ConfigError(f"the data has {len(order)} structures, too few for {_asked(config)}{gaps}")
     rest = order[start_test:]
     return _split(
         order[: config.n_train],
@@ -100,10 +101,6 @@ def _official(config: SplitConfig, official: Mapping[str, IndexArray] | None) ->
 
 def _split(train: IndexArray, validation: IndexArray, test: IndexArray) -> Split:
     return Split(train=np.sort(train), validation=np.sort(validation), test=np.sort(test))
-
-
-def _too_few(config: SplitConfig, gap: int, n: int) -> str:
-    return f"the data has {n} structures, too few for {_asked(config)}" + (f" with gaps of {gap}" if gap else "")
 
 
 def _asked(config: SplitConfig) -> str:

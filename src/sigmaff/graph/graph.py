@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Self
 
 import torch
@@ -144,28 +145,19 @@ def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
     """Concatenate graphs into one disconnected graph, in order."""
     if len(graphs) == 1:
         return graphs[0]
-    atom_offset = structure_offset = 0
-    structure_index, pair_index = [], []
-    for graph in graphs:
-        structure_index.append(graph.structure_index + structure_offset)
-        pair_index.append(graph.pair_index + atom_offset)
-        structure_offset += graph.n_structures
-        atom_offset += graph.n_atoms
-    return AtomicGraph(
-        positions=torch.cat([g.positions for g in graphs]),
-        atomic_numbers=torch.cat([g.atomic_numbers for g in graphs]),
-        structure_index=torch.cat(structure_index),
-        pair_index=torch.cat(pair_index, dim=1),
-        pair_shift=torch.cat([g.pair_shift for g in graphs]),
-        cell=_batch_cells(graphs),
-        n_structures=structure_offset,
-    )
-
-
-def _batch_cells(graphs: Sequence[AtomicGraph]) -> Tensor | None:
-    if all(graph.cell is None for graph in graphs):
-        return None
+    first_atom = accumulate((graph.n_atoms for graph in graphs), initial=0)
+    first_structure = accumulate((graph.n_structures for graph in graphs), initial=0)
     cells = [
-        graph.positions.new_zeros((graph.n_structures, 3, 3)) if graph.cell is None else graph.cell for graph in graphs
+        graph.positions.new_zeros(graph.n_structures, 3, 3) if graph.cell is None else graph.cell for graph in graphs
     ]
-    return torch.cat(cells)
+    return AtomicGraph(
+        positions=torch.cat([graph.positions for graph in graphs]),
+        atomic_numbers=torch.cat([graph.atomic_numbers for graph in graphs]),
+        structure_index=torch.cat(
+            [graph.structure_index + k for graph, k in zip(graphs, first_structure, strict=False)]
+        ),
+        pair_index=torch.cat([graph.pair_index + k for graph, k in zip(graphs, first_atom, strict=False)], dim=1),
+        pair_shift=torch.cat([graph.pair_shift for graph in graphs]),
+        cell=None if all(graph.cell is None for graph in graphs) else torch.cat(cells),
+        n_structures=sum(graph.n_structures for graph in graphs),
+    )

@@ -18,7 +18,10 @@ class MetricsLog:
 
     def __init__(self, directory: Path, history: Sequence[EpochRecord], *, tensorboard: bool) -> None:
         self.path = directory / "metrics.csv"
-        _rewrite(self.path, history)
+        with atomic_write(self.path, force=True) as temporary, temporary.open("w", newline="") as file:
+            table = csv.DictWriter(file, COLUMNS)
+            table.writeheader()
+            table.writerows(asdict(record) for record in history)
         self.events: SummaryWriter | None = None
         if tensorboard:
             last_step = history[-1].step if history else 0
@@ -37,10 +40,3 @@ class MetricsLog:
     def close(self) -> None:
         if self.events is not None:
             self.events.close()
-
-
-def _rewrite(path: Path, history: Sequence[EpochRecord]) -> None:
-    with atomic_write(path, force=True) as temporary, temporary.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(asdict(record) for record in history)

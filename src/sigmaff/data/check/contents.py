@@ -1,6 +1,6 @@
 """Check structures: composition and sizes; missing, duplicate and non-finite values; geometries that look wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from ase import Atoms
@@ -9,7 +9,7 @@ from ase.data import covalent_radii
 from sigmaff.data.check.finding import Finding, findings
 from sigmaff.data.elements import symbols
 from sigmaff.data.overlap import first_occurrence
-from sigmaff.data.structures import IndexArray, LabelledStructures
+from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.graph.neighbors import neighbor_pairs
 
@@ -71,15 +71,12 @@ def finite_part(data: LabelledStructures) -> LabelledStructures:
 
 def _not_finite(data: LabelledStructures) -> dict[str, IndexArray]:
     """For each quantity, the indices of structures where it has NaN or infinite values."""
-    values = {
+    values: dict[str, Iterable[FloatArray]] = {
         "positions": [atoms.positions for atoms in data.structures],
         "cell": [atoms.cell.array for atoms in data.structures],
-        "energy": data.energy,
-        "forces": data.forces,
-        "stress": data.stress,
+        **data.labels,
     }
-    present = {name: rows for name, rows in values.items() if rows is not None}
-    return {name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in present.items()}
+    return {name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in values.items()}
 
 
 def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:
