@@ -17,7 +17,6 @@ from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 
-MAX_ATOMIC_NUMBER = 118
 SCALAR = Irrep(0, 1)
 
 
@@ -48,11 +47,9 @@ class NequIP(Backbone):
     """
 
     def __init__(self, config: NequIPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
-        super().__init__()
+        embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
+        super().__init__(config.cutoff, embedding)
         self.config = config
-        self.cutoff = config.cutoff
-        self.max_atomic_number = MAX_ATOMIC_NUMBER
-        self.embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
         self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
         self.species = nn.Parameter(torch.randn(len(elements), config.n_features))
         self.harmonics = CoupledHarmonics(config.l_max)

@@ -123,7 +123,6 @@ class Training:
         self.began = 0.0  # by the clock
         self.saved = 0.0  # seconds of the run at its last checkpoint
         self.note = ""  # of the last validation
-        self.n_atoms = torch.tensor([len(atoms) for atoms in train_set.structures.structures])
         self.n_batches = math.ceil(len(train_set) / config.batch_size)
         self.total_steps = self.n_batches * config.max_epochs
         self._check_start()
@@ -217,7 +216,7 @@ class Training:
     def _step(self, indices: Tensor) -> float:
         """One optimiser step on a batch, of which this process takes its share; the share's loss."""
         rank, n_processes = self.fabric.global_rank, self.fabric.world_size
-        share, of_structures, of_atoms = batch_share(indices, self.n_atoms, rank, n_processes)
+        share, of_structures, of_atoms = batch_share(indices, self.train_set.n_atoms, rank, n_processes)
         batch = load_batch(self.potential, self.train_set, share, self.config)
         torch.manual_seed(derived_seed(self.seed, self.state.step, rank))
         terms = self.module(batch)
