@@ -123,7 +123,6 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
-    """One line for one error."""
     location = [str(part) for part in details["loc"] if "[" not in str(part)]  # members of a union of plain types
     if details["type"] != "extra_forbidden" and location[-1:] and location[-1] in ("bool", "float", "int", "str"):
         del location[-1]
@@ -160,7 +159,6 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message, shortened."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -185,7 +183,6 @@ def _follow(root: type[BaseModel], location: list[str]) -> tuple[list[str], list
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The configuration classes inside a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if get_origin(annotation) in (Union, UnionType, Annotated):

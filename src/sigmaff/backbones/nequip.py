@@ -53,7 +53,10 @@ class NequIP(Backbone):
         self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
         self.species = nn.Parameter(torch.randn(len(elements), config.n_features))
         self.harmonics = CoupledHarmonics(config.l_max)
-        layers = _layers(config, len(elements), mean_neighbors)
+        layers: list[Layer] = []
+        for number in range(1, config.n_layers + 1):
+            inputs = layers[-1].outputs if layers else (SCALAR,)
+            layers.append(Layer(config, inputs, len(elements), mean_neighbors, last=number == config.n_layers))
         self.layers = nn.ModuleList(layers)
         self.radial = RadialNetwork(config, [layer.n_weights for layer in layers])
         self.output = nn.Parameter(torch.randn(config.n_features, self.embedding.n_features))
@@ -231,7 +234,6 @@ def _product(x: Tensor, harmonics: Tensor | None) -> Tensor:
 
 
 def _cut(flat: Tensor, shapes: Mapping[Irrep, tuple[int, ...]]) -> dict[Irrep, Tensor]:
-    """Split one vector into matrices of the given shapes."""
     parts = flat.split([math.prod(shape) for shape in shapes.values()])
     return {irrep: part.view(shape) for (irrep, shape), part in zip(shapes.items(), parts, strict=True)}
 
@@ -248,13 +250,3 @@ def activation_scale(activation: Callable[[Tensor], Tensor]) -> float:
 
 
 SILU, TANH = activation_scale(functional.silu), activation_scale(torch.tanh)
-
-
-def _layers(config: NequIPConfig, n_elements: int, mean_neighbors: float) -> list[Layer]:
-    """All layers in order; the first takes even scalars, the last returns them."""
-    layers: list[Layer] = []
-    inputs: tuple[Irrep, ...] = (SCALAR,)
-    for number in range(1, config.n_layers + 1):
-        layers.append(Layer(config, inputs, n_elements, mean_neighbors, last=number == config.n_layers))
-        inputs = layers[-1].outputs
-    return layers

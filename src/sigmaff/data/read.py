@@ -25,7 +25,10 @@ def read_structures(source: DataSource | Path | str) -> LabelledStructures:
         source: file, format, labels and units; a path means all defaults.
     """
     source = DataSource.model_validate(source)
-    _check_file(source.path)
+    if not source.path.is_file():
+        raise DataError(f"{source.path} {'is a folder, not a file' if source.path.is_dir() else 'does not exist'}")
+    if source.path.stat().st_size == 0:
+        raise DataError(f"{source.path} is empty")
     name = detect_format(source.path) if source.format == "auto" else source.format
     _check_options(name, source)
     with reading(source.path, name):
@@ -42,13 +45,6 @@ def label_structures(frames: Sequence[Atoms], labels: tuple[str, ...] = ("energy
     """
     source = DataSource(path=Path("structures"), labels=labels)
     return _converted(frame_contents(source.path, frames, source), source)
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise DataError(f"{path} is a folder, not a file" if path.is_dir() else f"{path} does not exist")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty")
 
 
 def _check_options(name: str, source: DataSource) -> None:
@@ -128,7 +124,6 @@ def _converted(contents: FileContents, source: DataSource) -> LabelledStructures
 
 
 def _scaled(atoms: Atoms, length: float) -> Atoms:
-    """Convert lengths to Å."""
     if length != 1.0:
         atoms.set_cell(atoms.cell.array * length)
         atoms.set_positions(atoms.positions * length)

@@ -100,7 +100,6 @@ def _label(path: Path, frames: Sequence[Atoms], label: str, candidates: tuple[st
 
 
 def _shaped(path: Path, frame: int, key: str, stored: Any, label: str) -> float | FloatArray:
-    """A stored value in the shape of the label."""
     try:
         value = np.asarray(stored, dtype=np.float64)
         if label == "energy":
