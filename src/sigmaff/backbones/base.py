@@ -17,9 +17,8 @@ class Backbone(nn.Module, ABC):
     max_atomic_number: int = len(chemical_symbols) - 1
 
     def __init__(self, cutoff: float, embedding: Embedding) -> None:
-        """``cutoff`` in Å."""
         super().__init__()
-        self.cutoff, self.embedding = cutoff, embedding
+        self.cutoff, self.embedding = cutoff, embedding  # Å
         self.activation = embedding.activation  # a submodule, so that train() and eval() reach it
 
     def prepare(self, graph: AtomicGraph) -> AtomicGraph:

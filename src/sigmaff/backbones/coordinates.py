@@ -56,5 +56,4 @@ class Coordinates(Backbone):
         ones = torch.ones_like(graph.positions[:, :1])
         totals = scatter_sum(torch.cat([graph.positions, ones], dim=-1), owner, graph.n_structures)
         centred = graph.positions - (totals[:, :3] / totals[:, 3:])[owner]
-        rank = torch.arange(graph.n_atoms, device=owner.device) - torch.searchsorted(owner, owner)
-        return (self.slots[rank].unsqueeze(-1) * centred.unsqueeze(1)).flatten(1)
+        return (self.slots[graph.atom_rank()].unsqueeze(-1) * centred.unsqueeze(1)).flatten(1)

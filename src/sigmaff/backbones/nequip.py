@@ -195,11 +195,9 @@ class Layer(nn.Module):
         self, features: Mapping[Irrep, Tensor], harmonics: Mapping[Triple, Tensor], starts: Tensor
     ) -> dict[Path, Tensor]:
         """L₁ x ⊗ Y by path, (n_edges, 2l + 1, channels). Irreps of one degree are computed together."""
-        products = {}
+        products, used = {}, {path.source for path in self.used}
         for degree in range(self.inputs[-1].l + 1):
-            sources = [
-                irrep for irrep in self.inputs if irrep.l == degree and irrep in {path.source for path in self.used}
-            ]
+            sources = [irrep for irrep in self.inputs if irrep.l == degree and irrep in used]
             first = self.inputs.index(sources[0])
             x = torch.stack([features[irrep] for irrep in sources])
             sent = torch.bmm(x.flatten(1, 2), self.message[first : first + len(sources)]).view(x.shape)[:, starts]

@@ -35,9 +35,7 @@ class AtomicGraph:
 
     def atom_rank(self) -> Tensor:
         """Index of each atom in its own structure, (n_atoms,)."""
-        counts = self.atoms_per_structure()
-        first = torch.cumsum(counts, 0) - counts
-        return torch.arange(self.n_atoms, device=counts.device) - first[self.structure_index]
+        return _rank(self.structure_index)
 
     def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
         """Arrange atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d).
@@ -67,11 +65,9 @@ class AtomicGraph:
             return self
         end = self.pair_index.T.flatten()
         order = torch.argsort(end, stable=True)
-        count = torch.bincount(end, minlength=self.n_atoms)
-        first = torch.cumsum(count, 0) - count
         end = end[order]
-        rank = torch.arange(len(end), device=end.device) - first[end]
-        n_most = int(count.max()) if len(end) else 0
+        rank = _rank(end)
+        n_most = int(rank.max()) + 1 if len(end) else 0
         incoming = end.new_full((self.n_atoms, n_most), len(end))
         incoming[end, rank] = order
         return replace(self, incoming=incoming)
@@ -99,6 +95,11 @@ class AtomicGraph:
             cell=None if self.cell is None else self.cell.to(device=device, dtype=dtype),
             incoming=None if self.incoming is None else self.incoming.to(device=device),
         )
+
+
+def _rank(group: Tensor) -> Tensor:
+    """Index of each element in its own group, (n,), for sorted group numbers (n,)."""
+    return torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)
 
 
 @dataclass(frozen=True, kw_only=True)
