@@ -94,9 +94,8 @@ class RadialNetwork(nn.Module):
     def forward(self, distance: Tensor) -> list[Tensor]:
         """(n_pairs, 1) -> for each layer, (n_pairs, n_used)."""
         n_layers, n_bessel, width = self.input.shape
-        basis = bessel_basis(distance, self.frequencies, self.cutoff) * polynomial_cutoff(
-            distance / self.cutoff, self.power
-        )
+        envelope = polynomial_cutoff(distance / self.cutoff, self.power)
+        basis = bessel_basis(distance, self.frequencies, self.cutoff) * envelope
         flat = self.input.transpose(0, 1).reshape(n_bessel, -1)
         hidden = self.dropout(functional.silu(basis @ flat / math.sqrt(n_bessel)))
         hidden = hidden.view(-1, n_layers, width).transpose(0, 1) * (SILU / math.sqrt(width))

@@ -1,9 +1,9 @@
 """The input of a model: a batch of structures as one graph, and its labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Self
+from typing import Any, Self
 
 import torch
 from ase import Atoms
@@ -85,16 +85,11 @@ class AtomicGraph:
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move all tensors to a device. ``dtype`` applies to the real-valued ones."""
-        return replace(
-            self,
-            positions=self.positions.to(device=device, dtype=dtype),
-            atomic_numbers=self.atomic_numbers.to(device=device),
-            structure_index=self.structure_index.to(device=device),
-            pair_index=self.pair_index.to(device=device),
-            pair_shift=self.pair_shift.to(device=device, dtype=dtype),
-            cell=None if self.cell is None else self.cell.to(device=device, dtype=dtype),
-            incoming=None if self.incoming is None else self.incoming.to(device=device),
-        )
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+        return replace(self, **values)
 
 
 def _rank(group: Tensor) -> Tensor:

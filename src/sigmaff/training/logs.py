@@ -22,10 +22,8 @@ class MetricsLog:
             table = csv.DictWriter(file, COLUMNS)
             table.writeheader()
             table.writerows(asdict(record) for record in history)
-        self.events: SummaryWriter | None = None
-        if tensorboard:
-            last_step = history[-1].step if history else 0
-            self.events = SummaryWriter(str(directory / "tensorboard"), purge_step=last_step + 1)
+        next_step = history[-1].step + 1 if history else 1
+        self.events = SummaryWriter(str(directory / "tensorboard"), purge_step=next_step) if tensorboard else None
 
     def write(self, record: EpochRecord) -> None:
         row = asdict(record)

@@ -26,7 +26,7 @@ def read_md17(path: Path, source: DataSource) -> FileContents:
     """MD17 in the sGDML layout: arrays z, R, E, F, and the units r_unit, e_unit."""
     arrays = _load(path, source, "md17")
     cell = _numbers(path, arrays, "lattice").T if "lattice" in arrays else None
-    contents = _trajectory(path, arrays, *LAYOUTS["md17"], "E", "F", cell)
+    contents = _trajectory(path, arrays, (*LAYOUTS["md17"], "E", "F"), cell)
     return contents.with_stated_units(path, _text(arrays, "e_unit"), _text(arrays, "r_unit"))
 
 
@@ -35,7 +35,7 @@ def read_rmd17(path: Path, source: DataSource) -> FileContents:
     arrays = _load(path, source, "rmd17")
     prefix = "old_" if source.format == "rmd17_original" else ""
     return replace(
-        _trajectory(path, arrays, *LAYOUTS["rmd17"], f"{prefix}energies", f"{prefix}forces"),
+        _trajectory(path, arrays, (*LAYOUTS["rmd17"], f"{prefix}energies", f"{prefix}forces")),
         time_index=_indices(path, arrays, "old_indices"),
         official_splits=_official_splits(path, arrays),
     )
@@ -74,15 +74,10 @@ def _load(path: Path, source: DataSource, layout: str) -> Arrays:
 
 
 def _trajectory(
-    path: Path,
-    arrays: Arrays,
-    numbers_name: str,
-    positions_name: str,
-    energy_name: str,
-    forces_name: str,
-    cell: FloatArray | None = None,
+    path: Path, arrays: Arrays, names: tuple[str, str, str, str], cell: FloatArray | None = None
 ) -> FileContents:
-    """The frames of one molecule."""
+    """The frames of one molecule. ``names``: the arrays of numbers, positions, energy and forces."""
+    numbers_name, positions_name, energy_name, forces_name = names
     positions = _numbers(path, arrays, positions_name)
     numbers = _numbers(path, arrays, numbers_name).astype(np.int64).reshape(-1)
     n = len(positions)
