@@ -112,10 +112,10 @@ class TrainingConfig(Settings):
         default=10.0, gt=0, description="longest time within an epoch without a checkpoint; each epoch ends with one"
     )
     tensorboard: bool = Field(default=True, description="write TensorBoard events beside metrics.csv")
-    accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as Lightning Fabric has it")
+    accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as in Lightning Fabric")
     devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
-    strategy: str = Field(default="auto", description="auto or ddp, as Lightning Fabric has it")
+    strategy: str = Field(default="auto", description="auto or ddp, as in Lightning Fabric")
 
     def for_head(self, head: Head) -> Self:
         """A copy with the defaults of the head for values that are not set."""

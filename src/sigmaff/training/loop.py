@@ -214,7 +214,7 @@ class Training:
         )
 
     def _step(self, indices: Tensor) -> float:
-        """One optimiser step on a batch, of which this process takes its share; the share's loss."""
+        """One optimiser step on this process's share of a batch. Return the loss of the share."""
         rank, n_processes = self.fabric.global_rank, self.fabric.world_size
         share, of_structures, of_atoms = batch_share(indices, self.train_set.n_atoms, rank, n_processes)
         batch = load_batch(self.potential, self.train_set, share, self.config)

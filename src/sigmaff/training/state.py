@@ -41,10 +41,10 @@ class TrainingState(BaseModel):
     """The numbers of a checkpoint; its tensors are the rest."""
 
     epoch: int = 0  # epochs completed
-    batch: int = 0  # batches done of the epoch under way
+    batch: int = 0  # batches done of the current epoch
     step: int = 0  # optimiser steps taken
     seconds: float = 0.0
-    loss_sum: float = 0.0  # over the batches done of the epoch under way
+    loss_sum: float = 0.0  # over the batches done of the current epoch
     best_epoch: int | None = None
     best_loss: float | None = None
     history: list[EpochRecord] = []
