@@ -1,6 +1,5 @@
 """Splits: disjoint, of the sizes asked for, the same for the same seed, and honest about time."""
 
-
 import numpy as np
 import pytest
 
