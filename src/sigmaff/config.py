@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from sigmaff.errors import ConfigError
@@ -124,11 +123,11 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
-    """One line for one error."""
     location = [str(part) for part in details["loc"] if "[" not in str(part)]  # members of a union of plain types
     if details["type"] != "extra_forbidden" and location[-1:] and location[-1] in ("bool", "float", "int", "str"):
         del location[-1]
-    key, got = ".".join(_follow(root, location)[0]), details["input"]
+    keys, models = _follow(root, location)
+    key, got = ".".join(keys), details["input"]
     if details["type"] == "extra_forbidden":
         known = [name for model in _follow(root, location[:-1])[1] for name in model.model_fields]
         near = get_close_matches(location[-1], known, n=1, cutoff=0.0)
@@ -136,11 +135,9 @@ def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
     if details["type"] == "missing":
         return f"{key}: missing, and has no default"
     if details["type"] == "union_tag_not_found":
-        names = [model.model_fields["name"].default for model in _follow(root, location)[1]]
-        return f"{key}.name: missing; expected {_alternatives(names)}"
+        return f"{key}.name: missing; expected {_alternatives(_tags(models))}"
     if details["type"] == "union_tag_invalid":
-        names = [model.model_fields["name"].default for model in _follow(root, location)[1]]
-        return _unexpected(f"{key}.name", details["ctx"]["tag"], names)
+        return _unexpected(f"{key}.name", details["ctx"]["tag"], _tags(models))
     if details["type"] == "literal_error":
         return _unexpected(key, got, re.findall(r"'([^']*)'", details["ctx"]["expected"]))
     reason = details["msg"].removeprefix("Value error, ")
@@ -152,12 +149,16 @@ def _unexpected(key: str, got: Any, expected: Sequence[str]) -> str:
     return f"{key}: got {_shown(got)}; expected {_alternatives(expected)}; nearest: {near}"
 
 
+def _tags(models: Sequence[type[BaseModel]]) -> list[str]:
+    """The names by which a configuration chooses among classes."""
+    return [model.model_fields["name"].default for model in models if "name" in model.model_fields]
+
+
 def _alternatives(names: Sequence[str]) -> str:
     return " or ".join(repr(name) for name in names)
 
 
 def _shown(value: Any) -> str:
-    """A value in a message, shortened."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
@@ -171,7 +172,7 @@ def _follow(root: type[BaseModel], location: list[str]) -> tuple[list[str], list
     models = [root]
     for part in location:
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
-        tagged = [m for m in models if "name" in m.model_fields and m.model_fields["name"].default == part]
+        tagged = [model for model in models if part in _tags([model])]
         if fields:
             models = [member for field in fields for member in _models(field.annotation)]
         elif tagged:
@@ -182,7 +183,6 @@ def _follow(root: type[BaseModel], location: list[str]) -> tuple[list[str], list
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The configuration classes inside a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if get_origin(annotation) in (Union, UnionType, Annotated):
@@ -198,9 +198,10 @@ def print_defaults(model: type[BaseModel]) -> str:
 def _section(model: type[BaseModel], indent: int, value: BaseModel | None = None) -> Iterator[str]:
     pad = "  " * indent
     for name, field in model.model_fields.items():
-        default = _default(field) if value is None else getattr(value, name)
+        default = field.get_default(call_default_factory=True) if value is None else getattr(value, name)
         nested = type(default) if isinstance(default, BaseModel) else next(iter(_models(field.annotation)), None)
-        yield f"{pad}# {field.description}" if field.description else f"{pad}# one of: {_names(field)}"
+        choices = ", ".join(map(str, get_args(field.annotation))) or str(field.annotation)
+        yield f"{pad}# {field.description or f'one of: {choices}'}"
         if nested is not None and default is not None and name != "source":
             yield f"{pad}{name}:"
             yield from _section(nested, indent + 1, default if isinstance(default, BaseModel) else None)
@@ -208,14 +209,6 @@ def _section(model: type[BaseModel], indent: int, value: BaseModel | None = None
             yield f"{pad}{name}: data.extxyz"
         else:
             yield f"{pad}{name}: {_scalar(default)}"
-
-
-def _default(field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True)
-
-
-def _names(field: FieldInfo) -> str:
-    return ", ".join(str(argument) for argument in get_args(field.annotation)) or str(field.annotation)
 
 
 def _scalar(value: Any) -> str:

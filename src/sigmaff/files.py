@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,8 @@ def atomic_write(path: Path, *, force: bool = False) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
-        _flush(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # a power cut cannot leave an empty file under the final name
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -54,6 +55,14 @@ def atomic_write(path: Path, *, force: bool = False) -> Iterator[Path]:
 def write_json(path: Path, content: Any, *, force: bool = False) -> None:
     with atomic_write(path, force=force) as temporary:
         temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """SHA-256 of all parts in turn."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 def file_digest(path: Path) -> str:
@@ -184,15 +193,6 @@ def _make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise SigmaffError(f"{path} cannot be a folder: a file is in its way") from None
-
-
-def _flush(path: Path) -> None:
-    """Write to the disk, so that a power cut cannot leave an empty file under the final name."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _umask() -> int:

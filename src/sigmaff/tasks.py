@@ -6,7 +6,7 @@ If a task raises an error, crashes its process or hangs, only that task fails, a
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -55,21 +55,25 @@ class Outcome(Generic[R]):
 @contextmanager
 def workers(config: ClusterConfig) -> Iterator["Client"]:
     """Yield a client of the workers; stop the workers at the end if they were started here."""
-    from distributed import Client
+    import dask
+    from distributed import Client, LocalCluster
 
-    if config.scheduler is not None:
-        try:
-            client = Client(config.scheduler, timeout=30, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"no Dask scheduler answers at {config.scheduler}: {error}") from None
-        with client:
-            yield client
-        return
-    with (
-        _own_cluster(config) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    with ExitStack() as stack:
+        if config.scheduler is not None:
+            try:
+                client = Client(config.scheduler, timeout=30, set_as_default=False)
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"no Dask scheduler answers at {config.scheduler}: {error}") from None
+        elif config.slurm is not None:
+            cluster = stack.enter_context(slurm_cluster(config.slurm))
+            cluster.scale(jobs=config.slurm.jobs)
+            client = Client(cluster, set_as_default=False)
+        else:
+            stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))
+            options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
+            cluster = stack.enter_context(LocalCluster(n_workers=config.n_workers, **options))
+            client = Client(cluster, set_as_default=False)
+        yield stack.enter_context(client)
 
 
 def run_tasks(
@@ -98,26 +102,6 @@ def run_tasks(
         yield _outcome(index, client.submit(work, arguments[index], pure=False), time_limit)
 
 
-@contextmanager
-def _own_cluster(config: ClusterConfig) -> Iterator[Any]:
-    import dask
-    from distributed import LocalCluster
-
-    if config.slurm is not None:
-        cluster = slurm_cluster(config.slurm)
-        with cluster:
-            cluster.scale(jobs=config.slurm.jobs)
-            yield cluster
-        return
-    with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(
-            n_workers=config.n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL"
-        ) as cluster,
-    ):
-        yield cluster
-
-
 def slurm_cluster(config: SlurmConfig) -> Any:
     """A dask-jobqueue cluster, not scaled yet."""
     try:
@@ -125,12 +109,8 @@ def slurm_cluster(config: SlurmConfig) -> Any:
     except ModuleNotFoundError:
         raise ConfigError("workers under SLURM need dask-jobqueue: pip install 'sigmaff[slurm]'") from None
     return SLURMCluster(
-        queue=config.queue,
-        account=config.account,
-        cores=config.cores,
+        **config.model_dump(exclude={"jobs", "prologue"}),
         processes=1,
-        memory=config.memory,
-        walltime=config.walltime,
         job_script_prologue=list(config.prologue),
         scheduler_options={"dashboard_address": ":0"},
     )
@@ -151,7 +131,6 @@ def _attempt(function: Callable[[T], R], time_limit: float | None, argument: T) 
 
 
 def _outcome(index: int, future: "Future", time_limit: float | None) -> Outcome[Any]:
-    """Wait for a task; its outcome."""
     from distributed import KilledWorker
 
     error = future.exception()

@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 K = TypeVar("K", bound=Hashable)
+Calls = Mapping[K, Callable[[], object]]
+Progress = Callable[[int, int], None]
 
 
-def time_calls(
-    calls: Mapping[K, Callable[[], object]],
-    n_rounds: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[K, npt.NDArray[np.float64]]:
+def _silent(done: int, total: int) -> None:
+    pass
+
+
+def time_calls(calls: Calls[K], n_rounds: int, progress: Progress = _silent) -> dict[K, npt.NDArray[np.float64]]:
     """Return the seconds of each call in every round, (n_rounds,); their median is robust against other processes.
 
     Every round runs all calls, so that the load of the machine affects all alike, and starts with another one. A call
@@ -38,10 +40,6 @@ def time_calls(
     return {name: np.array(values) for name, values in seconds.items()}
 
 
-def median_seconds(
-    calls: Mapping[K, Callable[[], object]],
-    n_rounds: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> dict[K, float]:
+def median_seconds(calls: Calls[K], n_rounds: int, progress: Progress = _silent) -> dict[K, float]:
     """Return the median over the rounds of ``time_calls``."""
     return {name: float(np.median(seconds)) for name, seconds in time_calls(calls, n_rounds, progress).items()}

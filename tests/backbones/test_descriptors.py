@@ -102,14 +102,14 @@ class TestDescriptor:
     def test_smoothness_at_the_cutoff(self):
         """Of a pair just inside, what is left goes with the square of what is missing, in values as in slopes once."""
 
-        descriptor = Descriptor(CONFIG, (6, 8), 1.0).double()
+        backbone = Descriptor(CONFIG, (6, 8), 1.0).double()
 
         def left(gap: float) -> tuple[float, float]:
             graph = graph_of(Atoms("CO", positions=[[0, 0, 0], [0, 0, CONFIG.cutoff - gap]]))
             assert graph.pair_index.shape[1] == 1
 
             def neighbours(positions: Tensor) -> Tensor:
-                counts = descriptor(graph.with_positions(positions)).sum(0)
+                counts = backbone(graph.with_positions(positions)).sum(0)
                 return counts - counts.round()  # without the ones
 
             slopes = torch.func.jacrev(neighbours)(graph.positions)

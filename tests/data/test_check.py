@@ -10,7 +10,7 @@ from ase.calculators.emt import EMT
 from ase.md.verlet import VelocityVerlet
 
 from sigmaff.data import LabelledStructures, check_structures, find_overlap
-from sigmaff.data.check.consistency import all_electron_energy
+from sigmaff.data.check.labels import all_electron_energy
 from sigmaff.units import KCAL_PER_MOL
 
 

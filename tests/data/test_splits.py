@@ -1,7 +1,5 @@
 """Splits: disjoint, of the sizes asked for, the same for the same seed, and honest about time."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -81,8 +79,3 @@ def test_official_split_uses_no_label_outside_of_it(fold):
 def test_too_few_structures(config, official, message):
     with pytest.raises(ConfigError, match=message):
         make_split(config, 50, official)
-
-
-def test_survives_json():
-    split = make_split(SplitConfig(n_train=20, n_validation=10), 50)
-    assert parts(Split.from_dict(json.loads(json.dumps(split.to_dict())))) == parts(split)

@@ -9,7 +9,6 @@ import torch
 from ase import Atoms
 
 from sigmaff.data import (
-    DatasetStatistics,
     GraphDataset,
     LabelledStructures,
     compute_statistics,
@@ -117,8 +116,3 @@ def test_mean_neighbors_of_a_crystal():
     assert statistics.mean_neighbors == 12
     assert statistics.elements == (29,)
     assert statistics.n_structures == 1
-
-
-def test_survives_json():
-    statistics = compute_statistics(GraphDataset(molecules(["CH4", "C2H6O"]), 3.0))
-    assert DatasetStatistics.from_dict(json.loads(json.dumps(statistics.to_dict()))) == statistics

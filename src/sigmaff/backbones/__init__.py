@@ -1,5 +1,6 @@
 """Backbones: networks that map a graph to one invariant embedding per atom."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 from pydantic import Field
@@ -14,7 +15,7 @@ from sigmaff.backbones.schnet import SchNet, SchNetConfig
 BackboneConfig = Annotated[
     SchNetConfig | DimeNetPPConfig | NequIPConfig | CoordinatesConfig | DescriptorConfig, Field(discriminator="name")
 ]
-BACKBONES: dict[str, type[Backbone]] = {
+BACKBONES: dict[str, Callable[..., Backbone]] = {
     "schnet": SchNet,
     "dimenet++": DimeNetPP,
     "nequip": NequIP,

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+from ase.data import chemical_symbols
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
@@ -13,9 +14,12 @@ class Backbone(nn.Module, ABC):
     The embedding is the pre-activation of the last hidden layer.
     """
 
-    cutoff: float  # Å
-    max_atomic_number: int
-    embedding: Embedding  # its activation is also a submodule of the backbone, so that train() and eval() reach it
+    max_atomic_number: int = len(chemical_symbols) - 1
+
+    def __init__(self, cutoff: float, embedding: Embedding) -> None:
+        super().__init__()
+        self.cutoff, self.embedding = cutoff, embedding  # Å
+        self.activation = embedding.activation  # a submodule, so that train() and eval() reach it
 
     def prepare(self, graph: AtomicGraph) -> AtomicGraph:
         """Add to a graph what the backbone derives from its pairs. Called once per graph, outside of compiled code."""

@@ -3,7 +3,6 @@
 from typing import ClassVar, Literal
 
 import torch
-from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -30,12 +29,8 @@ class Coordinates(Backbone):
     """
 
     def __init__(self, config: CoordinatesConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
-        super().__init__()
+        super().__init__(config.cutoff, Embedding(n_features=3 * config.n_atoms, activation=nn.Identity()))
         self.config = config
-        self.cutoff = config.cutoff
-        self.max_atomic_number = len(chemical_symbols) - 1
-        self.activation = nn.Identity()
-        self.embedding = Embedding(n_features=3 * config.n_atoms, activation=self.activation)
         self.slots: Tensor  # saved: the model file infers the precision of a potential from the tensors of its backbone
         self.slots = nn.Buffer(torch.eye(config.n_atoms))
 
@@ -61,5 +56,4 @@ class Coordinates(Backbone):
         ones = torch.ones_like(graph.positions[:, :1])
         totals = scatter_sum(torch.cat([graph.positions, ones], dim=-1), owner, graph.n_structures)
         centred = graph.positions - (totals[:, :3] / totals[:, 3:])[owner]
-        rank = torch.arange(graph.n_atoms, device=owner.device) - torch.searchsorted(owner, owner)
-        return (self.slots[rank].unsqueeze(-1) * centred.unsqueeze(1)).flatten(1)
+        return (self.slots[graph.atom_rank()].unsqueeze(-1) * centred.unsqueeze(1)).flatten(1)

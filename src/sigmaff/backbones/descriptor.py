@@ -13,7 +13,6 @@ therefore grows with the number of pairs, not of angles.
 from typing import Literal
 
 import torch
-from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -43,14 +42,10 @@ class Descriptor(Backbone):
     """
 
     def __init__(self, config: DescriptorConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
-        super().__init__()
-        self.config = config
-        self.cutoff = config.cutoff
-        self.max_atomic_number = len(chemical_symbols) - 1
-        self.activation = nn.Identity()
         n, n_pairs = len(elements), len(elements) * (len(elements) + 1) // 2
         n_of_atom = 1 + n * config.n_radial + config.n_powers * n_pairs * config.n_shells
-        self.embedding = Embedding(n_features=n * n_of_atom, activation=self.activation)
+        super().__init__(config.cutoff, Embedding(n_features=n * n_of_atom, activation=nn.Identity()))
+        self.config = config
         self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
         self.radial_centers = nn.Buffer(torch.linspace(NEAREST, config.cutoff, config.n_radial))
         self.shell_centers = nn.Buffer(torch.linspace(NEAREST, config.cutoff, config.n_shells))

@@ -55,15 +55,13 @@ class DimeNetPP(Backbone):
     The embedding concatenates those of the output blocks: one before the first step, one after each.
     """
 
+    max_atomic_number = MAX_ATOMIC_NUMBER
+
     def __init__(self, config: DimeNetPPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
-        super().__init__()
+        n, n_blocks = config.n_output, config.n_blocks + 1
+        embedding = Embedding(n_features=n, n_blocks=n_blocks, activation=_activation(config), readout_bias=False)
+        super().__init__(config.cutoff, embedding)
         self.config = config
-        self.cutoff = config.cutoff
-        self.max_atomic_number = MAX_ATOMIC_NUMBER
-        self.activation = _activation(config)
-        self.embedding = Embedding(
-            n_features=config.n_output, n_blocks=config.n_blocks + 1, activation=self.activation, readout_bias=False
-        )
         self.filters = PairFilters(config)
         self.edges = EdgeEmbedding(config)
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_blocks)])

@@ -17,7 +17,6 @@ from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 
-MAX_ATOMIC_NUMBER = 118
 SCALAR = Irrep(0, 1)
 
 
@@ -48,15 +47,16 @@ class NequIP(Backbone):
     """
 
     def __init__(self, config: NequIPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
-        super().__init__()
+        embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
+        super().__init__(config.cutoff, embedding)
         self.config = config
-        self.cutoff = config.cutoff
-        self.max_atomic_number = MAX_ATOMIC_NUMBER
-        self.embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
         self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
         self.species = nn.Parameter(torch.randn(len(elements), config.n_features))
         self.harmonics = CoupledHarmonics(config.l_max)
-        layers = _layers(config, len(elements), mean_neighbors)
+        layers: list[Layer] = []
+        for number in range(1, config.n_layers + 1):
+            inputs = layers[-1].outputs if layers else (SCALAR,)
+            layers.append(Layer(config, inputs, len(elements), mean_neighbors, last=number == config.n_layers))
         self.layers = nn.ModuleList(layers)
         self.radial = RadialNetwork(config, [layer.n_weights for layer in layers])
         self.output = nn.Parameter(torch.randn(config.n_features, self.embedding.n_features))
@@ -94,9 +94,8 @@ class RadialNetwork(nn.Module):
     def forward(self, distance: Tensor) -> list[Tensor]:
         """(n_pairs, 1) -> for each layer, (n_pairs, n_used)."""
         n_layers, n_bessel, width = self.input.shape
-        basis = bessel_basis(distance, self.frequencies, self.cutoff) * polynomial_cutoff(
-            distance / self.cutoff, self.power
-        )
+        envelope = polynomial_cutoff(distance / self.cutoff, self.power)
+        basis = bessel_basis(distance, self.frequencies, self.cutoff) * envelope
         flat = self.input.transpose(0, 1).reshape(n_bessel, -1)
         hidden = self.dropout(functional.silu(basis @ flat / math.sqrt(n_bessel)))
         hidden = hidden.view(-1, n_layers, width).transpose(0, 1) * (SILU / math.sqrt(width))
@@ -195,11 +194,9 @@ class Layer(nn.Module):
         self, features: Mapping[Irrep, Tensor], harmonics: Mapping[Triple, Tensor], starts: Tensor
     ) -> dict[Path, Tensor]:
         """L₁ x ⊗ Y by path, (n_edges, 2l + 1, channels). Irreps of one degree are computed together."""
-        products = {}
+        products, used = {}, {path.source for path in self.used}
         for degree in range(self.inputs[-1].l + 1):
-            sources = [
-                irrep for irrep in self.inputs if irrep.l == degree and irrep in {path.source for path in self.used}
-            ]
+            sources = [irrep for irrep in self.inputs if irrep.l == degree and irrep in used]
             first = self.inputs.index(sources[0])
             x = torch.stack([features[irrep] for irrep in sources])
             sent = torch.bmm(x.flatten(1, 2), self.message[first : first + len(sources)]).view(x.shape)[:, starts]
@@ -234,7 +231,6 @@ def _product(x: Tensor, harmonics: Tensor | None) -> Tensor:
 
 
 def _cut(flat: Tensor, shapes: Mapping[Irrep, tuple[int, ...]]) -> dict[Irrep, Tensor]:
-    """Split one vector into matrices of the given shapes."""
     parts = flat.split([math.prod(shape) for shape in shapes.values()])
     return {irrep: part.view(shape) for (irrep, shape), part in zip(shapes.items(), parts, strict=True)}
 
@@ -251,13 +247,3 @@ def activation_scale(activation: Callable[[Tensor], Tensor]) -> float:
 
 
 SILU, TANH = activation_scale(functional.silu), activation_scale(torch.tanh)
-
-
-def _layers(config: NequIPConfig, n_elements: int, mean_neighbors: float) -> list[Layer]:
-    """All layers in order; the first takes even scalars, the last returns them."""
-    layers: list[Layer] = []
-    inputs: tuple[Irrep, ...] = (SCALAR,)
-    for number in range(1, config.n_layers + 1):
-        layers.append(Layer(config, inputs, n_elements, mean_neighbors, last=number == config.n_layers))
-        inputs = layers[-1].outputs
-    return layers

@@ -12,8 +12,6 @@ from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
-MAX_ATOMIC_NUMBER = 99
-
 
 class SchNetConfig(Settings):
     """Hyper-parameters of SchNet; the defaults are the paper's."""
@@ -34,14 +32,13 @@ class SchNet(Backbone):
     pair instead of once per direction.
     """
 
+    max_atomic_number = 99
+
     def __init__(self, config: SchNetConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
-        super().__init__()
+        activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
+        super().__init__(config.cutoff, Embedding(n_features=config.n_hidden // 2, activation=activation))
         self.config = config
-        self.cutoff = config.cutoff
-        self.max_atomic_number = MAX_ATOMIC_NUMBER
-        self.activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
-        self.embedding = Embedding(n_features=config.n_hidden // 2, activation=self.activation)
-        self.elements = nn.Embedding(MAX_ATOMIC_NUMBER + 1, config.n_hidden)
+        self.elements = nn.Embedding(self.max_atomic_number + 1, config.n_hidden)
         self.filters = FilterNetwork(config)
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
         self.output = _linear(config.n_hidden, self.embedding.n_features)

@@ -7,10 +7,5 @@ from sigmaff.data.overlap import find_overlap
 from sigmaff.data.read import label_structures, read_structures
 from sigmaff.data.source import DataSource
 from sigmaff.data.splits import Split, SplitConfig, make_split, split_structures
-from sigmaff.data.statistics import (
-    DatasetStatistics,
-    ReferenceEnergies,
-    compute_statistics,
-    reference_energies,
-)
+from sigmaff.data.statistics import DatasetStatistics, ReferenceEnergies, compute_statistics, reference_energies
 from sigmaff.data.structures import LabelledStructures

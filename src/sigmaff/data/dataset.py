@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sigmaff.data.structures import IndexArray, LabelledStructures
 from sigmaff.errors import DataError
-from sigmaff.graph import AtomicGraph, Labels, build_graph
+from sigmaff.graph import AtomicGraph, Labels, batch_graphs, build_graph
 
 MAX_PAIRS = 10_000
 """Largest number of pairs to predict at once; limits memory."""
@@ -30,17 +30,10 @@ class GraphDataset:
         self.structures = structures
         self.cutoff = cutoff
         graphs = [_graph(structures, index, cutoff, dtype) for index in range(len(structures))]
-        self._positions = torch.cat([graph.positions for graph in graphs])
-        self._atomic_numbers = torch.cat([graph.atomic_numbers for graph in graphs])
-        self._pair_index = torch.cat([graph.pair_index for graph in graphs], dim=1)
-        self._pair_shift = torch.cat([graph.pair_shift for graph in graphs])
-        self._n_atoms = torch.tensor([graph.n_atoms for graph in graphs])
-        self._n_pairs = torch.tensor([graph.pair_index.shape[1] for graph in graphs])
-        self._first_atom = torch.cumsum(self._n_atoms, 0) - self._n_atoms
-        self._first_pair = torch.cumsum(self._n_pairs, 0) - self._n_pairs
-        self._periodic = torch.tensor([graph.cell is not None for graph in graphs])
-        no_cell = self._positions.new_zeros((1, 3, 3))
-        self._cell = torch.cat([no_cell if graph.cell is None else graph.cell for graph in graphs])
+        self._graph = batch_graphs(graphs)
+        self.n_atoms = torch.tensor([graph.n_atoms for graph in graphs])  # (n_structures,)
+        self.n_pairs = torch.tensor([graph.pair_index.shape[1] for graph in graphs])  # (n_structures,)
+        self._first_atom, self._first_pair = _starts(self.n_atoms), _starts(self.n_pairs)
         self._energy = _tensor(structures.energy, torch.float64)
         self._forces = _tensor(None if structures.forces is None else np.concatenate(structures.forces), dtype)
         self._stress = _tensor(structures.stress, dtype)
@@ -49,38 +42,29 @@ class GraphDataset:
         return len(self.structures)
 
     @property
-    def n_atoms(self) -> Tensor:
-        """Number of atoms of each structure, (n_structures,)."""
-        return self._n_atoms
-
-    @property
-    def n_pairs(self) -> Tensor:
-        """Number of pairs of each structure, (n_structures,)."""
-        return self._n_pairs
-
-    @property
     def mean_neighbors(self) -> float:
         """Mean number of neighbours of an atom within the cutoff; each pair counts for both of its atoms."""
-        return 2.0 * self._pair_index.shape[1] / len(self._positions)
+        return 2.0 * self._graph.pair_index.shape[1] / self._graph.n_atoms
 
     def batch_size(self, at_most: int) -> int:
         """Number of structures to predict at once: no batch has more than MAX_PAIRS pairs; at least 1 structure."""
-        return min(at_most, max(1, MAX_PAIRS // max(1, int(self._n_pairs.max()))))
+        return min(at_most, max(1, MAX_PAIRS // max(1, int(self.n_pairs.max()))))
 
     def batch(self, indices: Sequence[int] | IndexArray | Tensor) -> tuple[AtomicGraph, Labels]:
         """Return the structures at these indices as one graph, and their labels."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        n_atoms, n_pairs = self._n_atoms[chosen], self._n_pairs[chosen]
-        atoms, structure_index = _rows(self._first_atom[chosen], n_atoms)
-        pairs, pair_structure = _rows(self._first_pair[chosen], n_pairs)
-        first_atom = torch.cumsum(n_atoms, 0) - n_atoms
+        everything = self._graph
+        first_atom, n_atoms = self._first_atom[chosen], self.n_atoms[chosen]
+        atoms, structure_index = _rows(first_atom, n_atoms)
+        pairs, pair_structure = _rows(self._first_pair[chosen], self.n_pairs[chosen])
+        cell = None if everything.cell is None else everything.cell[chosen]
         graph = AtomicGraph(
-            positions=self._positions[atoms],
-            atomic_numbers=self._atomic_numbers[atoms],
+            positions=everything.positions[atoms],
+            atomic_numbers=everything.atomic_numbers[atoms],
             structure_index=structure_index,
-            pair_index=self._pair_index[:, pairs] + first_atom[pair_structure],
-            pair_shift=self._pair_shift[pairs],
-            cell=self._cell[chosen] if self._periodic[chosen].any() else None,
+            pair_index=everything.pair_index[:, pairs] + (_starts(n_atoms) - first_atom)[pair_structure],
+            pair_shift=everything.pair_shift[pairs],
+            cell=cell if cell is not None and cell.any() else None,
             n_structures=len(chosen),
         )
         labels = Labels(
@@ -91,11 +75,14 @@ class GraphDataset:
         return graph, labels
 
 
+def _starts(count: Tensor) -> Tensor:
+    return torch.cumsum(count, 0) - count
+
+
 def _rows(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Rows ``first[k] … first[k] + count[k] − 1`` for each k in turn, and the k that each row belongs to."""
     owner = torch.repeat_interleave(count)
-    offset = first - (torch.cumsum(count, 0) - count)
-    return torch.arange(len(owner)) + offset[owner], owner
+    return torch.arange(len(owner)) + (first - _starts(count))[owner], owner
 
 
 def _graph(structures: LabelledStructures, index: int, cutoff: float, dtype: torch.dtype) -> AtomicGraph:
@@ -107,11 +94,8 @@ def _graph(structures: LabelledStructures, index: int, cutoff: float, dtype: tor
 
 def _check_labels(structures: LabelledStructures) -> None:
     """Reject labels that are not finite numbers: training would turn every weight into NaN."""
-    for index in range(len(structures)):
-        energy = 0.0 if structures.energy is None else structures.energy[index]
-        forces = np.zeros(0) if structures.forces is None else structures.forces[index]
-        stress = np.zeros(0) if structures.stress is None else structures.stress[index]
-        for label, value in (("energy", energy), ("forces", forces), ("stress", stress)):
+    for label, values in structures.labels.items():
+        for index, value in enumerate(values):
             if not np.isfinite(value).all():
                 where = f", atom {np.argwhere(~np.isfinite(value))[0, 0]}" if label == "forces" else ""
                 raise DataError(f"{structures.frame_name(index)}{where}: {label} is not a finite number")

@@ -78,13 +78,15 @@ def engine_failures(engine: EngineConfig) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # engines raise many different exceptions
-        raise LabelError(f"{engine.calculator} gave no label: {_why(error)}") from error
+        reason = str(error) or type(error).__name__
+        if "not converged" in reason:
+            reason = "its self-consistent field did not converge"
+        raise LabelError(f"{engine.calculator} gave no label: {reason}") from error
 
 
 def make_calculator(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
     """Make the ASE calculator of an engine for one structure; the default spin depends on its elements."""
-    build = ENGINES.get(engine.calculator)
-    return _from_factory(engine) if build is None else build(atoms, engine)
+    return ENGINES.get(engine.calculator, _from_factory)(atoms, engine)
 
 
 def _results(atoms: Atoms) -> dict[str, Any]:
@@ -93,11 +95,6 @@ def _results(atoms: Atoms) -> dict[str, Any]:
     if atoms.pbc.all() and "stress" in atoms.calc.implemented_properties:
         results["stress"] = atoms.get_stress(apply_constraint=False)
     return results
-
-
-def _why(error: Exception) -> str:
-    text = str(error)
-    return "its self-consistent field did not converge" if "not converged" in text else text or type(error).__name__
 
 
 def _check_geometry(atoms: Atoms) -> None:
@@ -154,7 +151,7 @@ def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
     return PySCF(method=field.set(**engine.arguments))
 
 
-def _from_factory(engine: EngineConfig) -> BaseCalculator:
+def _from_factory(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
     factory = import_factory(engine.calculator)
     try:
         calculator = factory(**engine.arguments)

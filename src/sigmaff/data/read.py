@@ -2,21 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
 
 from sigmaff.data.formats import READERS, detect_format
-from sigmaff.data.formats.ase_frames import frame_contents
+from sigmaff.data.formats.ase_files import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource, forces_unit
-from sigmaff.data.structures import LABELS, FloatArray, LabelledStructures
+from sigmaff.data.structures import LABELS, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.units import energy_unit, length_unit
-
-T = TypeVar("T")
 
 KEYED_FORMATS = ("extxyz", "ase_db", "ase_traj")
 
@@ -28,13 +25,15 @@ def read_structures(source: DataSource | Path | str) -> LabelledStructures:
         source: file, format, labels and units; a path means all defaults.
     """
     source = DataSource.model_validate(source)
-    _check_file(source.path)
+    if not source.path.is_file():
+        raise DataError(f"{source.path} {'is a folder, not a file' if source.path.is_dir() else 'does not exist'}")
+    if source.path.stat().st_size == 0:
+        raise DataError(f"{source.path} is empty")
     name = detect_format(source.path) if source.format == "auto" else source.format
     _check_options(name, source)
     with reading(source.path, name):
         contents = READERS[name](source.path, source)
-    _check_structures(source.path, contents)
-    return _converted(contents, source, _incomplete_labels(contents, source))
+    return _converted(contents, source)
 
 
 def label_structures(frames: Sequence[Atoms], labels: tuple[str, ...] = ("energy", "forces")) -> LabelledStructures:
@@ -45,16 +44,7 @@ def label_structures(frames: Sequence[Atoms], labels: tuple[str, ...] = ("energy
         labels: those that every structure must have.
     """
     source = DataSource(path=Path("structures"), labels=labels)
-    contents = frame_contents(source.path, frames, source)
-    _check_structures(source.path, contents)
-    return _converted(contents, source, _incomplete_labels(contents, source))
-
-
-def _check_file(path: Path) -> None:
-    if not path.is_file():
-        raise DataError(f"{path} is a folder, not a file" if path.is_dir() else f"{path} does not exist")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty")
+    return _converted(frame_contents(source.path, frames, source), source)
 
 
 def _check_options(name: str, source: DataSource) -> None:
@@ -68,7 +58,7 @@ def _check_options(name: str, source: DataSource) -> None:
 def _check_structures(path: Path, contents: FileContents) -> None:
     if not contents.structures:
         raise DataError(f"{path} contains no structures")
-    for frame, atoms, forces in zip(contents.frame_index, contents.structures, contents.forces, strict=True):
+    for frame, atoms, forces in zip(contents.frame_index, contents.structures, contents.labels["forces"], strict=True):
         if len(atoms) == 0:
             raise DataError(f"{path}, frame {frame}: the structure has no atoms")
         unknown = np.flatnonzero((atoms.numbers < 1) | (atoms.numbers >= len(chemical_symbols)))
@@ -81,19 +71,16 @@ def _check_structures(path: Path, contents: FileContents) -> None:
 
 def _incomplete_labels(contents: FileContents, source: DataSource) -> dict[str, tuple[int, ...]]:
     """For labels that only some frames have, the frames without them. A missing required label is an error."""
-    values: dict[str, Sequence[Any]] = {
-        "energy": contents.energy,
-        "forces": contents.forces,
-        "stress": contents.stress,
-    }
+    no_label = [None] * len(contents.structures)
+    values = {label: contents.labels.get(label, no_label) for label in LABELS}
     missing = {label: [i for i, value in enumerate(values[label]) if value is None] for label in LABELS}
     for label in source.labels:
         if missing[label]:
             first = missing[label][0]
+            sought = contents.sought.get(label, "nothing: the layout has none")
             found = ", ".join(contents.found(first)) or "nothing"
             raise DataError(
-                f"{source.path}, frame {contents.frame_index[first]}: no {label} (looked for "
-                f"{contents.sought[label]}; found {found}). "
+                f"{source.path}, frame {contents.frame_index[first]}: no {label} (looked for {sought}; found {found}). "
                 f"It is missing in {len(missing[label])} of {len(contents.structures)} frames. "
                 f"Add it, name it with `{label}_key`, or remove it from `labels`"
             )
@@ -112,15 +99,22 @@ def _units(contents: FileContents, source: DataSource) -> tuple[float, float, fl
     return energy, length, forces_unit(source.forces_unit) if source.forces_unit else energy / length
 
 
-def _converted(
-    contents: FileContents, source: DataSource, incomplete: dict[str, tuple[int, ...]]
-) -> LabelledStructures:
+def _converted(contents: FileContents, source: DataSource) -> LabelledStructures:
+    """Check the contents, and convert them to eV and Å. A label that some structure does not have is dropped."""
+    _check_structures(source.path, contents)
+    incomplete = _incomplete_labels(contents, source)
     energy, length, force = _units(contents, source)
+    units = {"energy": energy, "forces": force, "stress": energy / length**3}
+    labels = {
+        label: [value * units[label] for value in values]
+        for label, values in contents.labels.items()
+        if not any(value is None for value in values)
+    }
     return LabelledStructures(
         structures=tuple(_scaled(atoms, length) for atoms in contents.structures),
-        energy=_stacked(_complete(contents.energy), energy),
-        forces=_each(_complete(contents.forces), force),
-        stress=_stacked(_complete(contents.stress), energy / length**3),
+        energy=np.array(labels["energy"]) if "energy" in labels else None,
+        forces=tuple(labels["forces"]) if "forces" in labels else None,
+        stress=np.array(labels["stress"]) if "stress" in labels else None,
         source=str(source.path),
         frame_index=contents.frame_index,
         time_index=contents.time_index,
@@ -129,22 +123,7 @@ def _converted(
     )
 
 
-def _complete(values: Sequence[T | None]) -> list[T] | None:
-    """Return the values if every structure has one, else ``None``."""
-    present = [value for value in values if value is not None]
-    return present if len(present) == len(values) else None
-
-
-def _stacked(values: Sequence[float | FloatArray] | None, unit: float) -> FloatArray | None:
-    return None if values is None else np.asarray(values, dtype=np.float64) * unit
-
-
-def _each(values: Sequence[FloatArray] | None, unit: float) -> tuple[FloatArray, ...] | None:
-    return None if values is None else tuple(value * unit for value in values)
-
-
 def _scaled(atoms: Atoms, length: float) -> Atoms:
-    """Convert lengths to Å."""
     if length != 1.0:
         atoms.set_cell(atoms.cell.array * length)
         atoms.set_positions(atoms.positions * length)

@@ -1,8 +1,8 @@
 """Split a data set into structures for training, validation and test."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -40,15 +40,7 @@ class Split:
     test: IndexArray
 
     def to_dict(self) -> dict[str, list[int]]:
-        return {
-            "train": self.train.tolist(),
-            "validation": self.validation.tolist(),
-            "test": self.test.tolist(),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**{name: np.asarray(values[name], dtype=np.int64) for name in ("train", "validation", "test")})
+        return {part: indices.tolist() for part, indices in asdict(self).items()}
 
 
 def split_structures(config: SplitConfig, structures: LabelledStructures) -> Split:
@@ -57,10 +49,7 @@ def split_structures(config: SplitConfig, structures: LabelledStructures) -> Spl
 
 
 def make_split(
-    config: SplitConfig,
-    n: int,
-    official: Mapping[str, IndexArray] | None = None,
-    time_index: IndexArray | None = None,
+    config: SplitConfig, n: int, official: Mapping[str, IndexArray] | None = None, time_index: IndexArray | None = None
 ) -> Split:
     """Split n structures.
 
@@ -83,7 +72,8 @@ def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
     start_test = start_validation + config.n_validation + gap
     needed = start_test + config.n_test if config.n_test else start_test - gap
     if needed > len(order):
-        raise ConfigError(_too_few(config, gap, len(order)))
+        gaps = f" with gaps of {gap}" if gap else ""
+        raise ConfigError(f"the data has {len(order)} structures, too few for {_asked(config)}{gaps}")
     rest = order[start_test:]
     return _split(
         order[: config.n_train],
@@ -111,10 +101,6 @@ def _official(config: SplitConfig, official: Mapping[str, IndexArray] | None) ->
 
 def _split(train: IndexArray, validation: IndexArray, test: IndexArray) -> Split:
     return Split(train=np.sort(train), validation=np.sort(validation), test=np.sort(test))
-
-
-def _too_few(config: SplitConfig, gap: int, n: int) -> str:
-    return f"the data has {n} structures, too few for {_asked(config)}" + (f" with gaps of {gap}" if gap else "")
 
 
 def _asked(config: SplitConfig) -> str:

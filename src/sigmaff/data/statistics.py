@@ -1,8 +1,8 @@
 """Statistics of training data for a model: elements, reference energies, energy scale, number of neighbours."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from ase.data import atomic_numbers as number_of_symbol
@@ -25,22 +25,6 @@ class DatasetStatistics:
     scale: float  # eV: larger of rms force component · 1 Å and std of energy per atom minus references
     mean_neighbors: float
     n_structures: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON types; keys become strings."""
-        references = {str(number): energy for number, energy in self.reference_energies.items()}
-        return asdict(self) | {"elements": list(self.elements), "reference_energies": references}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        references = {int(number): float(energy) for number, energy in values["reference_energies"].items()}
-        return cls(
-            elements=tuple(values["elements"]),
-            reference_energies=references,
-            scale=values["scale"],
-            mean_neighbors=values["mean_neighbors"],
-            n_structures=values["n_structures"],
-        )
 
 
 def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "least_squares") -> DatasetStatistics:
@@ -77,6 +61,13 @@ def composition(structures: LabelledStructures) -> FloatArray:
     """Number of atoms of each element in ``structures.elements``, (n_structures, n_elements)."""
     elements = np.array(structures.elements)
     return np.array([(atoms.numbers[:, None] == elements).sum(0) for atoms in structures.structures], dtype=float)
+
+
+def energy_residual(structures: LabelledStructures, references: Mapping[int, float]) -> FloatArray:
+    """Energy minus that of its elements, per atom, (n_structures,) eV."""
+    counts = composition(structures)
+    expected = counts @ np.array([references[number] for number in structures.elements])
+    return (structures.energy - expected) / counts.sum(1)
 
 
 def _least_squares(structures: LabelledStructures) -> dict[int, float]:
@@ -121,7 +112,5 @@ def _scale(structures: LabelledStructures, references: Mapping[int, float]) -> f
     if structures.forces is not None:
         spreads.append(float(np.sqrt(np.mean(np.concatenate(structures.forces) ** 2))))
     if structures.energy is not None:
-        counts = composition(structures)
-        expected = counts @ np.array([references[number] for number in structures.elements])
-        spreads.append(float(np.std((structures.energy - expected) / counts.sum(1))))
+        spreads.append(float(np.std(energy_residual(structures, references))))
     return scale if (scale := max(spreads)) > 1e-9 else 1.0

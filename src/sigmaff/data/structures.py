@@ -32,6 +32,12 @@ class LabelledStructures:
         return len(self.structures)
 
     @property
+    def labels(self) -> dict[str, FloatArray | tuple[FloatArray, ...]]:
+        """The labels that are not missing, by name; one value per structure."""
+        labels = {"energy": self.energy, "forces": self.forces, "stress": self.stress}
+        return {name: values for name, values in labels.items() if values is not None}
+
+    @property
     def elements(self) -> tuple[int, ...]:
         """Atomic numbers in the data, sorted."""
         return tuple(sorted({int(number) for atoms in self.structures for number in set(atoms.numbers)}))
@@ -39,15 +45,20 @@ class LabelledStructures:
     def subset(self, indices: Iterable[int] | IndexArray) -> Self:
         """Select structures by index, in this order. Official splits are dropped: their indices would be wrong."""
         chosen = np.fromiter(indices, dtype=np.int64)
-        return type(self)(
+        frames = self.frame_index[chosen]
+        kept = set(frames.tolist())
+        return replace(
+            self,
             structures=tuple(self.structures[i] for i in chosen),
             energy=None if self.energy is None else self.energy[chosen],
             forces=None if self.forces is None else tuple(self.forces[i] for i in chosen),
             stress=None if self.stress is None else self.stress[chosen],
-            source=self.source,
-            frame_index=self.frame_index[chosen],
+            frame_index=frames,
             time_index=None if self.time_index is None else self.time_index[chosen],
-            incomplete_labels=_restricted(self.incomplete_labels, self.frame_index[chosen]),
+            official_splits=None,
+            incomplete_labels={
+                name: tuple(f for f in old if f in kept) for name, old in self.incomplete_labels.items()
+            },
         )
 
     def without_labels(self) -> Self:
@@ -56,8 +67,3 @@ class LabelledStructures:
     def frame_name(self, index: int) -> str:
         """File and frame of a structure, for messages."""
         return f"{self.source}, frame {self.frame_index[index]}"
-
-
-def _restricted(incomplete: Mapping[str, tuple[int, ...]], selected: IndexArray) -> dict[str, tuple[int, ...]]:
-    kept = set(selected.tolist())
-    return {label: tuple(frame for frame in frames if frame in kept) for label, frames in incomplete.items()}

@@ -1,8 +1,9 @@
 """The input of a model: a batch of structures as one graph, and its labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
+from typing import Any, Self
 
 import torch
 from ase import Atoms
@@ -34,9 +35,7 @@ class AtomicGraph:
 
     def atom_rank(self) -> Tensor:
         """Index of each atom in its own structure, (n_atoms,)."""
-        counts = self.atoms_per_structure()
-        first = torch.cumsum(counts, 0) - counts
-        return torch.arange(self.n_atoms, device=counts.device) - first[self.structure_index]
+        return _rank(self.structure_index)
 
     def pad(self, values: Tensor, fill: float = 0.0) -> Tensor:
         """Arrange atoms by structure: (..., n_atoms, d) -> (..., n_structures, n_largest, d).
@@ -66,11 +65,9 @@ class AtomicGraph:
             return self
         end = self.pair_index.T.flatten()
         order = torch.argsort(end, stable=True)
-        count = torch.bincount(end, minlength=self.n_atoms)
-        first = torch.cumsum(count, 0) - count
         end = end[order]
-        rank = torch.arange(len(end), device=end.device) - first[end]
-        n_most = int(count.max()) if len(end) else 0
+        rank = _rank(end)
+        n_most = int(rank.max()) + 1 if len(end) else 0
         incoming = end.new_full((self.n_atoms, n_most), len(end))
         incoming[end, rank] = order
         return replace(self, incoming=incoming)
@@ -88,16 +85,16 @@ class AtomicGraph:
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move all tensors to a device. ``dtype`` applies to the real-valued ones."""
-        return replace(
-            self,
-            positions=self.positions.to(device=device, dtype=dtype),
-            atomic_numbers=self.atomic_numbers.to(device=device),
-            structure_index=self.structure_index.to(device=device),
-            pair_index=self.pair_index.to(device=device),
-            pair_shift=self.pair_shift.to(device=device, dtype=dtype),
-            cell=None if self.cell is None else self.cell.to(device=device, dtype=dtype),
-            incoming=None if self.incoming is None else self.incoming.to(device=device),
-        )
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+        return replace(self, **values)
+
+
+def _rank(group: Tensor) -> Tensor:
+    """Index of each element in its own group, (n,), for sorted group numbers (n,)."""
+    return torch.arange(len(group), device=group.device) - torch.searchsorted(group, group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,28 +141,19 @@ def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
     """Concatenate graphs into one disconnected graph, in order."""
     if len(graphs) == 1:
         return graphs[0]
-    atom_offset = structure_offset = 0
-    structure_index, pair_index = [], []
-    for graph in graphs:
-        structure_index.append(graph.structure_index + structure_offset)
-        pair_index.append(graph.pair_index + atom_offset)
-        structure_offset += graph.n_structures
-        atom_offset += graph.n_atoms
-    return AtomicGraph(
-        positions=torch.cat([g.positions for g in graphs]),
-        atomic_numbers=torch.cat([g.atomic_numbers for g in graphs]),
-        structure_index=torch.cat(structure_index),
-        pair_index=torch.cat(pair_index, dim=1),
-        pair_shift=torch.cat([g.pair_shift for g in graphs]),
-        cell=_batch_cells(graphs),
-        n_structures=structure_offset,
-    )
-
-
-def _batch_cells(graphs: Sequence[AtomicGraph]) -> Tensor | None:
-    if all(graph.cell is None for graph in graphs):
-        return None
+    first_atom = accumulate((graph.n_atoms for graph in graphs), initial=0)
+    first_structure = accumulate((graph.n_structures for graph in graphs), initial=0)
     cells = [
-        graph.positions.new_zeros((graph.n_structures, 3, 3)) if graph.cell is None else graph.cell for graph in graphs
+        graph.positions.new_zeros(graph.n_structures, 3, 3) if graph.cell is None else graph.cell for graph in graphs
     ]
-    return torch.cat(cells)
+    return AtomicGraph(
+        positions=torch.cat([graph.positions for graph in graphs]),
+        atomic_numbers=torch.cat([graph.atomic_numbers for graph in graphs]),
+        structure_index=torch.cat(
+            [graph.structure_index + k for graph, k in zip(graphs, first_structure, strict=False)]
+        ),
+        pair_index=torch.cat([graph.pair_index + k for graph, k in zip(graphs, first_atom, strict=False)], dim=1),
+        pair_shift=torch.cat([graph.pair_shift for graph in graphs]),
+        cell=None if all(graph.cell is None for graph in graphs) else torch.cat(cells),
+        n_structures=sum(graph.n_structures for graph in graphs),
+    )

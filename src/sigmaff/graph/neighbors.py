@@ -6,16 +6,19 @@ from vesin import NeighborList
 
 from sigmaff.errors import DataError
 
+FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.int64]
+
 MIN_DISTANCE = 0.1
 """Å. Two atoms closer than this are an error in the input."""
 
 
 def neighbor_pairs(
-    positions: npt.NDArray[np.float64],
-    cell: npt.NDArray[np.float64] | None,
+    positions: FloatArray,
+    cell: FloatArray | None,
     periodic: npt.NDArray[np.bool_] | None,
     cutoff: float,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+) -> tuple[IndexArray, FloatArray]:
     """Find all pairs closer than the cutoff.
 
     Arguments:
@@ -40,14 +43,17 @@ def neighbor_pairs(
         return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3))
     search = NeighborList(cutoff=cutoff, full_list=False, n_threads=1)
     first, second, shift, distance = search.compute(points=positions, box=box, periodic=periodic, quantities="ijSd")
-    _reject_overlap(first, second, distance)
+    if len(distance) and distance.min() < MIN_DISTANCE:
+        pair = int(distance.argmin())
+        raise DataError(
+            f"atoms {first[pair]} and {second[pair]} are {distance[pair]:.3g} Å apart; "
+            "they overlap, so the structure is invalid"
+        )
     pair_index, shift = _ordered(np.stack([first, second]).astype(np.int64), shift.astype(np.int64), len(positions))
     return pair_index, shift @ box
 
 
-def _ordered(
-    pair_index: npt.NDArray[np.int64], shift: npt.NDArray[np.int64], n_atoms: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _ordered(pair_index: IndexArray, shift: IndexArray, n_atoms: int) -> tuple[IndexArray, IndexArray]:
     """Direct pairs from the lower to the higher atom (between images of one atom, to the higher image); sort them."""
     base = 2 * int(np.abs(shift).max(initial=0)) + 1
     image = shift @ np.array([base**2, base, 1])
@@ -58,8 +64,8 @@ def _ordered(
     return pair_index[:, order], shift[order]
 
 
-def _checked_cell(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Check the cell. Complete its non-periodic directions, so that it has a volume."""
+def _checked_cell(cell: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
+    """Check the cell. Replace its non-periodic vectors by unit vectors normal to the periodic ones: it has a volume."""
     if not np.isfinite(cell).all():
         raise DataError("the cell contains values that are not finite numbers")
     for axis in range(3):
@@ -71,23 +77,6 @@ def _checked_cell(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]
     repeating = cell[periodic]
     if np.linalg.matrix_rank(repeating) < len(repeating):
         raise DataError("the periodic lattice vectors are linearly dependent: the cell has no volume")
-    return _completed(cell, periodic)
-
-
-def _completed(cell: npt.NDArray[np.float64], periodic: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Replace the non-periodic lattice vectors by unit vectors normal to the periodic ones."""
-    normal = np.linalg.svd(cell[periodic])[2][periodic.sum() :]
     box = cell.copy()
-    box[~periodic] = normal
+    box[~periodic] = np.linalg.svd(repeating)[2][len(repeating) :]
     return box
-
-
-def _reject_overlap(
-    first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64], distance: npt.NDArray[np.float64]
-) -> None:
-    if len(distance) and distance.min() < MIN_DISTANCE:
-        pair = int(distance.argmin())
-        raise DataError(
-            f"atoms {first[pair]} and {second[pair]} are {distance[pair]:.3g} Å apart; "
-            "they overlap, so the structure is invalid"
-        )

@@ -1,5 +1,4 @@
 """Training: settings and results. The loop is ``sigmaff.training.loop.train``; it brings Lightning Fabric."""
 
-from sigmaff.training.config import TrainingConfig
-from sigmaff.training.schedule import CosineSchedule, ExponentialSchedule
+from sigmaff.training.config import CosineSchedule, ExponentialSchedule, TrainingConfig
 from sigmaff.training.state import EpochRecord, TrainingDivergedError, TrainingResult

@@ -3,9 +3,9 @@
 Numbers are JSON in the file's metadata, so reading one never executes code. Writes are atomic.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ModelFileError
-from sigmaff.files import atomic_write, changes, flatten, refuse_changes
+from sigmaff.files import atomic_write, digest, flatten
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
@@ -29,11 +29,7 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
 def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identity: Mapping[str, Any]) -> None:
-    flat = {
-        f"{group}/{name}": tensor.detach().cpu().contiguous()
-        for group, named in tensors.items()
-        for name, tensor in named.items()
-    }
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in _flat(tensors).items()}
     numbers = {"version": VERSION, "state": state.model_dump(mode="json"), "identity": identity}
     with atomic_write(path, force=True) as temporary:
         save_file(flat, temporary, metadata={"sigmaff_checkpoint": json.dumps(numbers)})
@@ -41,13 +37,10 @@ def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identit
 
 def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingState, dict[str, Any]]:
     """Tensors, state and identity of a run."""
-    tensors: dict[str, dict[str, Tensor]] = {}
     try:
         with safe_open(path, framework="pt") as file:
             numbers = json.loads(file.metadata()["sigmaff_checkpoint"])
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                group, name = key.split("/", 1)
-                tensors.setdefault(group, {})[name] = file.get_tensor(key)
+            tensors = _nested({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 - not a mapping
         if numbers["version"] == VERSION:
             return tensors, TrainingState.model_validate(numbers["state"]), numbers["identity"]
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -62,68 +55,50 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     """Step counts and moments by "parameter/quantity"."""
-    return {
-        f"{index}/{name}": value
-        for index, moments in optimizer.state_dict()["state"].items()
-        for name, value in moments.items()
-    }
+    return _flat(optimizer.state_dict()["state"])
 
 
 def restore_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = value
+    state = {int(index): moments for index, moments in _nested(tensors).items()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
+def _flat(groups: Mapping[Any, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
+
+
+def _nested(flat: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    nested: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in flat.items():
+        group, name = key.split("/", 1)
+        nested.setdefault(group, {})[name] = tensor
+    return nested
+
+
 def identify(
-    potential: Potential,
-    train_set: GraphDataset,
-    validation_set: GraphDataset,
-    config: TrainingConfig,
-    seed: int,
+    potential: Potential, train_set: GraphDataset, validation_set: GraphDataset, config: TrainingConfig, seed: int
 ) -> dict[str, Any]:
     """The identity of a run: settings by name, data and starting weights by digest."""
     return {
         **flatten({"seed": seed, "training": config.trajectory(), "model": potential.config.model_dump(mode="json")}),
-        "reference energies and scale": _digest([json.dumps(potential.statistics.to_dict()).encode()]),
+        "reference energies and scale": digest([json.dumps(asdict(potential.statistics)).encode()]),
         "starting weights": weights_digest(potential.state_dict()),
-        "training set": _digest(_data_bytes(train_set)),
-        "validation set": _digest(_data_bytes(validation_set)),
+        "training set": digest(_data_bytes(train_set)),
+        "validation set": digest(_data_bytes(validation_set)),
     }
 
 
-def check_identity(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise an error if another configuration or other data began the run."""
-    remedy = "undo the change to resume it, use another directory, or start anew here with --force"
-    refuse_changes(path, changes(before, now), remedy)
-
-
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    return _digest(part for name in sorted(weights) for part in (name.encode(), _bytes(weights[name])))
+    return digest(part for name in sorted(weights) for part in (name.encode(), _bytes(weights[name])))
 
 
 def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes]:
     """Structures and labels; not the pairs, which follow from them and the cutoff."""
     for indices in torch.arange(len(dataset)).split(batch_size):
         graph, labels = dataset.batch(indices)
-        for tensor in (
-            graph.positions,
-            graph.atomic_numbers,
-            graph.structure_index,
-            labels.energy,
-            labels.forces,
-        ):
+        for tensor in (graph.positions, graph.atomic_numbers, graph.structure_index, labels.energy, labels.forces):
             yield b"none" if tensor is None else _bytes(tensor)
 
 
 def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().numpy().tobytes()
-
-
-def _digest(parts: Iterator[bytes] | list[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()

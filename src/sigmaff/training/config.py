@@ -1,12 +1,12 @@
-"""The settings of a training."""
+"""The settings of a training. Schedules are functions of the step, so that nothing has to be saved."""
 
-from typing import Any, Self
+import math
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
 from sigmaff.config import Settings
 from sigmaff.heads import Head
-from sigmaff.training.schedule import ExponentialSchedule, Schedule
 
 MAY_CHANGE = {
     "patience",
@@ -22,6 +22,39 @@ MAY_CHANGE = {
     "strategy",
 }
 """Settings that may change when a run is resumed: they do not affect the weights."""
+
+
+class ExponentialSchedule(Settings):
+    """min(1, (t + 1)/t_warm-up) · rate^(t / t_decay)."""
+
+    name: Literal["exponential"] = "exponential"
+    warmup_steps: int = Field(default=1000, ge=0, description="steps over which the learning rate rises from zero")
+    decay_steps: float = Field(default=4e6, gt=0, description="steps after which it has fallen by decay_rate")
+    decay_rate: float = Field(default=0.01, gt=0, le=1, description="factor reached after decay_steps")
+
+    def factor(self, step: int, total_steps: int) -> float:
+        """Factor on the learning rate of a step, counted from 0."""
+        return _warmup(step, self.warmup_steps) * self.decay_rate ** (step / self.decay_steps)
+
+
+class CosineSchedule(Settings):
+    """min(1, (t + 1)/t_warm-up) · (f + (1 − f)(1 + cos(πt/T))/2) with T the steps of max_epochs."""
+
+    name: Literal["cosine"] = "cosine"
+    warmup_steps: int = Field(default=1000, ge=0, description="steps over which the learning rate rises from zero")
+    final_fraction: float = Field(default=0.01, ge=0, le=1, description="factor reached at the end of max_epochs")
+
+    def factor(self, step: int, total_steps: int) -> float:
+        """Factor on the learning rate of a step, counted from 0."""
+        fallen = 0.5 * (1.0 + math.cos(math.pi * min(step / total_steps, 1.0)))
+        return _warmup(step, self.warmup_steps) * (self.final_fraction + (1.0 - self.final_fraction) * fallen)
+
+
+Schedule = Annotated[ExponentialSchedule | CosineSchedule, Field(discriminator="name")]
+
+
+def _warmup(step: int, warmup_steps: int) -> float:
+    return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
 
 
 class TrainingConfig(Settings):
@@ -41,20 +74,14 @@ class TrainingConfig(Settings):
         "else all structures must be periodic and have a stress",
     )
     batch_size: int = Field(
-        default=10,
-        ge=1,
-        description="structures per step, over all devices; an epoch is cut into equal batches",
+        default=10, ge=1, description="structures per step, over all devices; an epoch is cut into equal batches"
     )
     max_epochs: int = Field(default=1000, ge=1, description="passes over the training set")
     patience: int | None = Field(
-        default=None,
-        ge=1,
-        description="stop after this many epochs without a better validation loss; null never",
+        default=None, ge=1, description="stop after this many epochs without a better validation loss; null never"
     )
     time_limit_minutes: float | None = Field(
-        default=None,
-        gt=0,
-        description="stop after this total time, over all resumptions; null never",
+        default=None, gt=0, description="stop after this total time, over all resumptions; null never"
     )
     validate_every: int = Field(default=1, ge=1, description="epochs from one validation to the next")
     validation_batch_size: int = Field(default=100, ge=1, description="structures per step of a validation")
@@ -74,26 +101,21 @@ class TrainingConfig(Settings):
         "it starts short, as min(ema_decay, (1 + step)/(10 + step)); 0 keeps the weights themselves",
     )
     gradient_clip: float | None = Field(
-        default=10.0,
-        gt=0,
-        description="largest 2-norm of the gradient of all weights together; null is no limit",
+        default=10.0, gt=0, description="largest 2-norm of the gradient of all weights together; null is no limit"
     )
     freeze_backbone: bool = Field(default=False, description="train only the head")
     compile: bool = Field(
-        default=False,
-        description="compile the loss (about 2.5 times faster steps after a minute of compiling)",
+        default=False, description="compile the loss (about 2.5 times faster steps after a minute of compiling)"
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null: no change")
     checkpoint_minutes: float = Field(
-        default=10.0,
-        gt=0,
-        description="longest time within an epoch without a checkpoint; each epoch ends with one",
+        default=10.0, gt=0, description="longest time within an epoch without a checkpoint; each epoch ends with one"
     )
     tensorboard: bool = Field(default=True, description="write TensorBoard events beside metrics.csv")
-    accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as Lightning Fabric has it")
+    accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as in Lightning Fabric")
     devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
-    strategy: str = Field(default="auto", description="auto or ddp, as Lightning Fabric has it")
+    strategy: str = Field(default="auto", description="auto or ddp, as in Lightning Fabric")
 
     def for_head(self, head: Head) -> Self:
         """A copy with the defaults of the head for values that are not set."""

@@ -2,34 +2,29 @@
 
 import signal
 import threading
-from types import FrameType, TracebackType
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+@contextmanager
+def stop_signal() -> Iterator[threading.Event]:
+    """Yield an event that the first signal sets; a second signal acts at once. Only the main thread gets signals."""
+    stop = threading.Event()
+    previous: dict[signal.Signals, Any] = {}
 
-class StopRequest:
-    """``received`` turns true at the first signal; a second signal acts at once."""
+    def receive(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        restore()
 
-    def __init__(self) -> None:
-        self.received = False
-        self._previous: dict[signal.Signals, Any] = {}
+    def restore() -> None:
+        while previous:
+            signal.signal(*previous.popitem())
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
+    if threading.current_thread() is threading.main_thread():
+        previous.update({number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)})
+    try:
+        yield stop
+    finally:
+        restore()

@@ -18,11 +18,12 @@ class MetricsLog:
 
     def __init__(self, directory: Path, history: Sequence[EpochRecord], *, tensorboard: bool) -> None:
         self.path = directory / "metrics.csv"
-        _rewrite(self.path, history)
-        self.events: SummaryWriter | None = None
-        if tensorboard:
-            last_step = history[-1].step if history else 0
-            self.events = SummaryWriter(str(directory / "tensorboard"), purge_step=last_step + 1)
+        with atomic_write(self.path, force=True) as temporary, temporary.open("w", newline="") as file:
+            table = csv.DictWriter(file, COLUMNS)
+            table.writeheader()
+            table.writerows(asdict(record) for record in history)
+        next_step = history[-1].step + 1 if history else 1
+        self.events = SummaryWriter(str(directory / "tensorboard"), purge_step=next_step) if tensorboard else None
 
     def write(self, record: EpochRecord) -> None:
         row = asdict(record)
@@ -37,10 +38,3 @@ class MetricsLog:
     def close(self) -> None:
         if self.events is not None:
             self.events.close()
-
-
-def _rewrite(path: Path, history: Sequence[EpochRecord]) -> None:
-    with atomic_write(path, force=True) as temporary, temporary.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(asdict(record) for record in history)

@@ -6,6 +6,7 @@ nothing but weights, moments and counters has to be saved to resume a run exactl
 
 import atexit
 import math
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -19,12 +20,11 @@ from torch.optim import AdamW
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
-from sigmaff.files import folder_lock
+from sigmaff.files import changes, folder_lock, refuse_changes
 from sigmaff.models import Potential
 from sigmaff.progress import Listener
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
-    check_identity,
     identify,
     optimizer_tensors,
     read_checkpoint,
@@ -34,16 +34,10 @@ from sigmaff.training.checkpoint import (
 )
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.ema import WeightAverage, assign
-from sigmaff.training.interrupt import StopRequest
+from sigmaff.training.interrupt import stop_signal
 from sigmaff.training.logs import MetricsLog
 from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
-from sigmaff.training.state import (
-    EpochRecord,
-    StoppedBecause,
-    TrainingDivergedError,
-    TrainingResult,
-    TrainingState,
-)
+from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDivergedError, TrainingResult, TrainingState
 
 
 def train(
@@ -77,9 +71,9 @@ def train(
     directory.mkdir(parents=True, exist_ok=True)
     with (
         folder_lock(directory, wait=False) if fabric.is_global_zero else nullcontext(),
-        StopRequest() as stop,
+        stop_signal() as stop,
         _threads(config.threads),
-        _random_state(fabric.device),
+        torch.random.fork_rng(devices=[fabric.device] if fabric.device.type == "cuda" else []),
         _prepared(potential),
     ):
         training = Training(fabric, potential, train_set, validation_set, config, directory, seed, stop)
@@ -93,10 +87,7 @@ def train(
 def _fabric(config: TrainingConfig) -> Fabric:
     try:
         return Fabric(
-            accelerator=config.accelerator,
-            devices=config.devices,
-            num_nodes=config.n_nodes,
-            strategy=config.strategy,
+            accelerator=config.accelerator, devices=config.devices, num_nodes=config.n_nodes, strategy=config.strategy
         )
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
@@ -123,7 +114,7 @@ class Training:
         config: TrainingConfig,
         directory: Path,
         seed: int,
-        stop: StopRequest,
+        stop: threading.Event,
     ) -> None:
         self.fabric, self.potential, self.config, self.seed, self.stop = fabric, potential, config, seed, stop
         self.train_set, self.validation_set = train_set, validation_set
@@ -132,7 +123,6 @@ class Training:
         self.began = 0.0  # by the clock
         self.saved = 0.0  # seconds of the run at its last checkpoint
         self.note = ""  # of the last validation
-        self.n_atoms = torch.tensor([len(atoms) for atoms in train_set.structures.structures])
         self.n_batches = math.ceil(len(train_set) / config.batch_size)
         self.total_steps = self.n_batches * config.max_epochs
         self._check_start()
@@ -164,7 +154,8 @@ class Training:
             best = tensors.get("best", {})
             if self.identity["starting weights"] == weights_digest(tensors["weights"] | best):
                 self.identity |= {"starting weights": identity["starting weights"]}  # as this run returned them
-            check_identity(self.checkpoint, identity, self.identity)
+            remedy = "undo the change to resume it, use another directory, or start anew here with --force"
+            refuse_changes(self.checkpoint, changes(identity, self.identity), remedy)
         except (ConfigError, ModelFileError):
             if force:
                 return
@@ -191,7 +182,7 @@ class Training:
             self.note = record.note or self.note
             listener.advance(self.state.step, self.total_steps, self.note)
             self._save()
-            if any(self._agree(float(self.stop.received))):
+            if any(self._agree(float(self.stop.is_set()))):
                 raise self._interruption()
         assign(self.average.weights, self.best)
         return self._result(reason)
@@ -203,7 +194,7 @@ class Training:
         self.module.train()
         while state.batch < self.n_batches:
             loss = self._step(batches[state.batch])
-            loss, state.seconds, stop = self._agree(loss, self._seconds(), float(self.stop.received))
+            loss, state.seconds, stop = self._agree(loss, self._seconds(), float(self.stop.is_set()))
             state.loss_sum += loss
             state.batch += 1
             state.step += 1
@@ -223,32 +214,26 @@ class Training:
         )
 
     def _step(self, indices: Tensor) -> float:
-        """One optimiser step on a batch, of which this process takes its share; the share's loss."""
+        """One optimiser step on this process's share of a batch. Return the loss of the share."""
         rank, n_processes = self.fabric.global_rank, self.fabric.world_size
-        share, of_structures, of_atoms = batch_share(indices, self.n_atoms, rank, n_processes)
+        share, of_structures, of_atoms = batch_share(indices, self.train_set.n_atoms, rank, n_processes)
         batch = load_batch(self.potential, self.train_set, share, self.config)
         torch.manual_seed(derived_seed(self.seed, self.state.step, rank))
         terms = self.module(batch)
         loss = n_processes * self.objective.total(terms, of_structures, of_atoms)  # gradients are averaged
         self.fabric.backward(loss)
         norm = self.fabric.clip_gradients(
-            self.module,
-            self.optimizer,
-            max_norm=self.config.gradient_clip or math.inf,
-            error_if_nonfinite=False,
+            self.module, self.optimizer, max_norm=self.config.gradient_clip or math.inf, error_if_nonfinite=False
         )
         assert norm is not None
         self._check_finite(loss.item(), norm.item(), indices)
-        self._set_learning_rates()
+        factor = self.config.schedule.factor(self.state.step, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = factor * group["top_lr"]
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update(self.state.step)
         return loss.item()
-
-    def _set_learning_rates(self) -> None:
-        factor = self.config.schedule.factor(self.state.step, self.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = factor * group["top_lr"]
 
     def _check_finite(self, loss: float, gradient_norm: float, indices: Tensor) -> None:
         if math.isfinite(loss) and math.isfinite(gradient_norm):
@@ -295,7 +280,7 @@ class Training:
             for indices in torch.arange(len(self.validation_set)).tensor_split(n_batches)[rank::n_processes]:
                 batch = load_batch(self.potential, self.validation_set, indices, self.config)
                 sums += _sums(self.objective(batch), batch.graph.n_structures, batch.graph.n_atoms)
-        energy_loss, energy_mae, virial_loss, n_structures, forces_loss, forces_mae, n_atoms = self._agree(*sums)
+        energy_loss, energy_mae, forces_loss, forces_mae, virial_loss, n_structures, n_atoms = self._agree(*sums)
         weight, scale = self.objective.forces_weight, self.potential.statistics.scale
         loss = (1.0 - weight) * energy_loss / n_structures + weight * forces_loss / n_atoms
         loss += self.config.stress_weight * virial_loss / n_structures
@@ -343,14 +328,10 @@ class Training:
 
 
 def _sums(terms: LossTerms, n_structures: int, n_atoms: int) -> np.ndarray:
-    """Losses and absolute errors of a batch as sums over its structures and atoms, and their numbers."""
-    of_structures = [terms.energy_loss, terms.energy_mae, terms.virial_loss, 1.0]
-    of_atoms = [terms.forces_loss, terms.forces_mae, 1.0]
-
-    def numbers(values: list[Tensor | float | None]) -> np.ndarray:
-        return np.array([0.0 if value is None else float(value) for value in values])
-
-    return np.concatenate([n_structures * numbers(of_structures), n_atoms * numbers(of_atoms)])
+    """The terms of a batch as sums over its structures or atoms, in their order; then the numbers of both."""
+    means = [0.0 if mean is None else float(mean) for mean in terms]
+    counts = np.array([n_structures, n_structures, n_atoms, n_atoms, n_structures])
+    return np.append(counts * means, [n_structures, n_atoms])
 
 
 def _optimizer(potential: Potential, config: TrainingConfig) -> AdamW:
@@ -362,13 +343,6 @@ def _optimizer(potential: Potential, config: TrainingConfig) -> AdamW:
         raise ConfigError("nothing to train: the backbone is frozen, and the head has no weights of its own")
     groups = [{"params": trained[name], "lr": rate, "top_lr": rate} for name, rate in rates.items() if trained[name]]
     return AdamW(groups, weight_decay=config.weight_decay, fused=True)
-
-
-@contextmanager
-def _random_state(device: torch.device) -> Iterator[None]:
-    """Restore the caller's random state afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
 
 
 @contextmanager

@@ -47,9 +47,8 @@ class Objective(nn.Module):
         self.potential = potential
         self.config = config.for_head(potential.head)
         self.n_train = n_train
-        self._compiled: Callable[[Batch], LossTerms] | None = None
-        if config.compile:
-            self._compiled = torch.compile(self._terms, dynamic=True)
+        self._compiled: Callable[[Batch], LossTerms] | None
+        self._compiled = torch.compile(self._terms, dynamic=True) if config.compile else None
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

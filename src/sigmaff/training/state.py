@@ -41,10 +41,10 @@ class TrainingState(BaseModel):
     """The numbers of a checkpoint; its tensors are the rest."""
 
     epoch: int = 0  # epochs completed
-    batch: int = 0  # batches done of the epoch under way
+    batch: int = 0  # batches done of the current epoch
     step: int = 0  # optimiser steps taken
     seconds: float = 0.0
-    loss_sum: float = 0.0  # over the batches done of the epoch under way
+    loss_sum: float = 0.0  # over the batches done of the current epoch
     best_epoch: int | None = None
     best_loss: float | None = None
     history: list[EpochRecord] = []
@@ -53,14 +53,11 @@ class TrainingState(BaseModel):
         """Why this training is over, or ``None``. Raise the limits to resume it."""
         if self.epoch >= config.max_epochs:
             return "max_epochs"
-        if config.patience is not None and self._epochs_since_best() >= config.patience:
+        validated = [record.epoch for record in self.history if record.validation_loss is not None]
+        since_best = validated[-1] - (self.best_epoch or 0) if validated else 0  # up to the last validation
+        if config.patience is not None and since_best >= config.patience:
             return "patience"
         return "time_limit" if self.is_late(config) else None
-
-    def _epochs_since_best(self) -> int:
-        """Up to the last validation, not to the last epoch."""
-        validated = [record.epoch for record in self.history if record.validation_loss is not None]
-        return validated[-1] - (self.best_epoch or 0) if validated else 0
 
     def is_late(self, config: TrainingConfig) -> bool:
         return config.time_limit_minutes is not None and self.seconds >= 60 * config.time_limit_minutes

@@ -1,39 +1,51 @@
-"""Check the contents: composition, sizes, ranges; missing, duplicate and non-finite values."""
+"""Check structures: composition and sizes; missing, duplicate and non-finite values; geometries that look wrong."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
-from ase.data import chemical_symbols
+from ase import Atoms
+from ase.data import covalent_radii
 
-from sigmaff.data.check.finding import Finding, finding
+from sigmaff.data.check.finding import Finding, findings
+from sigmaff.data.elements import symbols
 from sigmaff.data.overlap import first_occurrence
-from sigmaff.data.structures import IndexArray, LabelledStructures
+from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
+from sigmaff.errors import DataError
+from sigmaff.graph.neighbors import neighbor_pairs
 
 SAME_ENERGY = 1e-4
 """eV. Energies of equal structures that differ by more than this contradict each other."""
+
+OVERLAP = 0.5
+"""Two atoms closer than this fraction of the sum of their covalent radii overlap."""
+
+LONELY = 5.0
+"""Å. An atom without a neighbour within this distance is isolated."""
+
+SMALL_VOLUME = 3.0
+"""Å³ per atom of a periodic cell. Diamond, which is very dense, has 5.7."""
 
 
 def check_composition(data: LabelledStructures) -> Iterator[Finding]:
     sizes = [len(atoms) for atoms in data.structures]
     formulas = {atoms.get_chemical_formula() for atoms in data.structures}
     periodic = sum(bool(atoms.pbc.any()) for atoms in data.structures)
-    symbols = ", ".join(chemical_symbols[number] for number in data.elements)
     message = f"{len(data)} structures of {min(sizes)} to {max(sizes)} atoms, {len(formulas)} compositions, "
-    yield finding("info", "composition", f"{message}{periodic} periodic; elements {symbols}", data)
+    yield from findings("info", "composition", f"{message}{periodic} periodic; elements {symbols(data.elements)}", data)
     single = [index for index, size in enumerate(sizes) if size == 1]
-    if single:
-        yield finding("info", "isolated_atoms", f"{len(single)} structures are single atoms", data, single)
+    yield from findings("info", "isolated_atoms", f"{len(single)} structures are single atoms", data, single)
 
 
 def check_ranges(data: LabelledStructures) -> Iterator[Finding]:
     if data.energy is not None:
         per_atom = data.energy / [len(atoms) for atoms in data.structures]
-        low, high = np.min(per_atom), np.max(per_atom)
-        yield finding("info", "energy_range", f"energies from {low:.6g} to {high:.6g} eV per atom", data)
+        message = f"energies from {np.min(per_atom):.6g} to {np.max(per_atom):.6g} eV per atom"
+        yield from findings("info", "energy_range", message, data)
     if data.forces is not None:
         norms = np.linalg.norm(np.concatenate(data.forces), axis=1)
-        rms, most = np.sqrt(np.mean(norms**2) / 3), np.max(norms)
-        yield finding("info", "forces_range", f"force components rms {rms:.4g}, largest |F| {most:.4g} eV/Å", data)
+        rms = np.sqrt(np.mean(norms**2) / 3)
+        message = f"force components rms {rms:.4g}, largest |F| {np.max(norms):.4g} eV/Å"
+        yield from findings("info", "forces_range", message, data)
 
 
 def check_missing(data: LabelledStructures) -> Iterator[Finding]:
@@ -41,15 +53,14 @@ def check_missing(data: LabelledStructures) -> Iterator[Finding]:
         frames = data.incomplete_labels.get(label, ())
         if values is None and frames:
             where = np.flatnonzero(np.isin(data.frame_index, frames))
-            yield finding("error", "missing_labels", f"{label} is missing in some structures", data, where)
+            yield from findings("error", "missing_labels", f"{label} is missing in some structures", data, where)
         elif values is None:
-            yield finding("warning", "missing_labels", f"{label} is missing in all structures", data)
+            yield from findings("warning", "missing_labels", f"{label} is missing in all structures", data)
 
 
 def check_finite(data: LabelledStructures) -> Iterator[Finding]:
     for name, bad in _not_finite(data).items():
-        if len(bad):
-            yield finding("error", "not_finite", f"{name} has NaN or infinite values", data, bad)
+        yield from findings("error", "not_finite", f"{name} has NaN or infinite values", data, bad)
 
 
 def finite_part(data: LabelledStructures) -> LabelledStructures:
@@ -60,25 +71,61 @@ def finite_part(data: LabelledStructures) -> LabelledStructures:
 
 def _not_finite(data: LabelledStructures) -> dict[str, IndexArray]:
     """For each quantity, the indices of structures where it has NaN or infinite values."""
-    values = {
+    values: dict[str, Iterable[FloatArray]] = {
         "positions": [atoms.positions for atoms in data.structures],
         "cell": [atoms.cell.array for atoms in data.structures],
-        "energy": data.energy,
-        "forces": data.forces,
-        "stress": data.stress,
+        **data.labels,
     }
-    present = {name: rows for name, rows in values.items() if rows is not None}
-    return {name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in present.items()}
+    return {name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in values.items()}
 
 
 def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:
     first = first_occurrence(data.structures)
     copies = np.flatnonzero(first != np.arange(len(data)))
-    if len(copies):
-        message = "duplicate structures; they would leak from the training set into the test set"
-        yield finding("warning", "duplicates", message, data, copies)
+    message = "duplicate structures; they would leak from the training set into the test set"
+    yield from findings("warning", "duplicates", message, data, copies)
     if data.energy is not None:
         contradicting = copies[np.abs(data.energy[copies] - data.energy[first[copies]]) > SAME_ENERGY]
-        if len(contradicting):
-            message = "duplicate structures with different energies"
-            yield finding("error", "contradicting_duplicates", message, data, contradicting)
+        message = "duplicate structures with different energies"
+        yield from findings("error", "contradicting_duplicates", message, data, contradicting)
+
+
+def check_geometry(data: LabelledStructures) -> Iterator[Finding]:
+    unusable: dict[int, str] = {}
+    overlapping, lonely = [], []
+    for index, atoms in enumerate(data.structures):
+        try:
+            closest, alone = _neighborhood(atoms)
+        except DataError as error:
+            unusable[index] = str(error)
+            continue
+        if closest < OVERLAP:
+            overlapping.append(index)
+        if alone and len(atoms) > 1:
+            lonely.append(index)
+    message = f"structures cannot be used: {next(iter(unusable.values()), '')}"
+    yield from findings("error", "unusable_structure", message, data, unusable)
+    message = f"atoms closer than {OVERLAP} times the sum of their covalent radii"
+    yield from findings("error", "overlapping_atoms", message, data, overlapping)
+    message = f"atoms without a neighbour within {LONELY:g} Å, as in dissociated molecules"
+    yield from findings("warning", "lonely_atoms", message, data, lonely)
+
+
+def _neighborhood(atoms: Atoms) -> tuple[float, bool]:
+    """Smallest ratio of a distance to the sum of covalent radii, and whether some atom has no neighbour."""
+    (first, second), shift = neighbor_pairs(atoms.positions, atoms.cell.array, atoms.pbc, LONELY)
+    distance = np.linalg.norm(atoms.positions[second] + shift - atoms.positions[first], axis=1)
+    radii = covalent_radii[atoms.numbers]
+    closest = float(np.min(distance / (radii[first] + radii[second]), initial=np.inf))
+    return closest, len(np.union1d(first, second)) < len(atoms)
+
+
+def check_cells(data: LabelledStructures) -> Iterator[Finding]:
+    solids = [index for index, atoms in enumerate(data.structures) if atoms.pbc.all()]
+    volume = {index: np.linalg.det(data.structures[index].cell.array) for index in solids}
+    left_handed = [index for index in solids if volume[index] < 0]
+    message = "cells are left-handed: energies and forces are correct, but some other programs reject such cells"
+    yield from findings("warning", "left_handed_cell", message, data, left_handed)
+    tiny = [index for index in solids if abs(volume[index]) < SMALL_VOLUME * len(data.structures[index])]
+    message = f"cells have less than {SMALL_VOLUME:g} Å³ per atom: is the length unit correct?"
+    yield from findings("warning", "tiny_cell", message, data, tiny)

@@ -1,6 +1,6 @@
 """Findings of the data doctor."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,13 +19,16 @@ class Finding:
     frames: tuple[int, ...] = ()  # numbers of the frames in the file
 
 
-def finding(
-    severity: Severity, code: str, message: str, structures: LabelledStructures, indices: Iterable[int] = ()
-) -> Finding:
-    """Make a finding about the structures at these indices. Its message ends with the first five frames."""
-    frames = tuple(int(structures.frame_index[index]) for index in indices)
-    if frames:
-        shown = ", ".join(str(frame) for frame in frames[:5]) + (", …" if len(frames) > 5 else "")
+def findings(
+    severity: Severity, code: str, message: str, data: LabelledStructures, indices: Iterable[int] | None = None
+) -> Iterator[Finding]:
+    """Yield a finding about the structures at these indices, nothing if there are none.
+
+    Its message ends with the first five frames. Without ``indices`` the finding is about the whole data set.
+    """
+    if indices is None:
+        yield Finding(severity=severity, code=code, message=message)
+    elif frames := tuple(int(data.frame_index[index]) for index in indices):
+        shown = ", ".join(map(str, frames[:5])) + (", …" if len(frames) > 5 else "")
         noun = "frame" if len(frames) == 1 else f"{len(frames)} frames:"
-        message = f"{message} ({noun} {shown})"
-    return Finding(severity=severity, code=code, message=message, frames=frames)
+        yield Finding(severity=severity, code=code, message=f"{message} ({noun} {shown})", frames=frames)

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from sigmaff.data.formats import md17, rmd17
-from sigmaff.data.formats.ase_db import read_ase_db
-from sigmaff.data.formats.ase_traj import read_ase_traj
+from sigmaff.data.formats.ase_files import read_ase_db, read_ase_traj
 from sigmaff.data.formats.contents import FileContents
 from sigmaff.data.formats.extxyz import read_extxyz
-from sigmaff.data.formats.npz import array_names
+from sigmaff.data.formats.npz import detect_layout, read_md17, read_rmd17
 from sigmaff.data.formats.qm7x import read_qm7x
 from sigmaff.data.source import DataSource
 from sigmaff.errors import DataError
@@ -17,9 +15,9 @@ READERS: dict[str, Callable[[Path, DataSource], FileContents]] = {
     "extxyz": read_extxyz,
     "ase_db": read_ase_db,
     "ase_traj": read_ase_traj,
-    "md17": md17.read_md17,
-    "rmd17": rmd17.read_rmd17,
-    "rmd17_original": rmd17.read_rmd17_original,
+    "md17": read_md17,
+    "rmd17": read_rmd17,
+    "rmd17_original": read_rmd17,
     "qm7x": read_qm7x,
 }
 
@@ -33,8 +31,6 @@ ENDINGS: dict[str, str] = {
     ".h5": "qm7x",
 }
 
-NPZ_MARKS: dict[str, tuple[str, ...]] = {"md17": md17.MARKS, "rmd17": rmd17.MARKS}
-
 
 def detect_format(path: Path) -> str:
     """Detect the format of a file from its ending, and of a NumPy archive from its arrays."""
@@ -44,15 +40,4 @@ def detect_format(path: Path) -> str:
             f"{path}: the ending {path.suffix!r} is unknown (known: {', '.join(ENDINGS)}); "
             f"set `format` to one of {', '.join(READERS)}"
         )
-    return _npz_layout(path) if kind == "npz" else kind
-
-
-def _npz_layout(path: Path) -> str:
-    names = array_names(path)
-    for layout, marks in NPZ_MARKS.items():
-        if set(marks) <= set(names):
-            return layout
-    raise DataError(
-        f"{path} is in neither the MD17 layout (z, R, E, F) nor the rMD17 layout "
-        f"(nuclear_charges, coords, energies, forces); it has {', '.join(names) or 'no arrays'}"
-    )
+    return detect_layout(path) if kind == "npz" else kind

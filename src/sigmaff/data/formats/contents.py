@@ -2,23 +2,41 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 from ase import Atoms
 
-from sigmaff.data.structures import FloatArray, IndexArray
+from sigmaff.data.structures import IndexArray
 from sigmaff.errors import DataError, SigmaffError
+
+UNIT_NAMES = {
+    "Ang": "Angstrom",
+    "Angstrom": "Angstrom",
+    "A": "Angstrom",
+    "bohr": "Bohr",
+    "Bohr": "Bohr",
+    "nm": "nm",
+    "kcal/mol": "kcal/mol",
+    "kJ/mol": "kJ/mol",
+    "eV": "eV",
+    "Ha": "Hartree",
+    "Hartree": "Hartree",
+}
+"""Spelling in files: name in ``sigmaff.units``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileContents:
-    """Structures and labels in the file's units. ``None``: the structure does not have the label."""
+    """Structures and labels in the file's units.
+
+    ``labels`` has for each label one value per structure: energy float, forces (n_atoms, 3), stress (3, 3), or ``None``
+    if the structure does not have it. Labels that the format cannot hold are left out.
+    """
 
     structures: Sequence[Atoms]
-    energy: Sequence[float | None]
-    forces: Sequence[FloatArray | None]  # (n_atoms, 3) each
-    stress: Sequence[FloatArray | None]  # (3, 3) each
+    labels: Mapping[str, Sequence[Any]]
     sought: Mapping[str, str]  # label: the names that were searched
     found: Callable[[int], Sequence[str]]  # index -> names of all values of that structure
     frame_index: IndexArray  # (n,) numbers of the frames in the file
@@ -27,6 +45,19 @@ class FileContents:
     energy_unit: str = "eV"
     length_unit: str = "Angstrom"
     stated_units: tuple[str, ...] = ()  # units that the file states; the user cannot override them
+
+    def with_stated_units(self, path: Path, energy: str | None, length: str | None) -> Self:
+        """Set the units that the file states, in its own spelling. ``None`` keeps the unit of the format."""
+        stated = {name: unit for name, unit in (("energy", energy), ("length", length)) if unit is not None}
+        for name, unit in stated.items():
+            if unit not in UNIT_NAMES:
+                raise DataError(f"{path}: the unit of {name} is {unit!r}; known: {', '.join(UNIT_NAMES)}")
+        return replace(
+            self,
+            energy_unit=self.energy_unit if energy is None else UNIT_NAMES[energy],
+            length_unit=self.length_unit if length is None else UNIT_NAMES[length],
+            stated_units=tuple(UNIT_NAMES[unit] for unit in stated.values()),
+        )
 
 
 @contextmanager
@@ -37,8 +68,7 @@ def reading(place: Path | str, kind: str) -> Iterator[None]:
     except SigmaffError:
         raise
     except Exception as error:
-        reason = str(error) or type(error).__name__
         raise DataError(
-            f"{place}: cannot be read as {kind} ({reason}). "
+            f"{place}: cannot be read as {kind} ({str(error) or type(error).__name__}). "
             "The file may be truncated or in another format; set `format` if it is"
         ) from error

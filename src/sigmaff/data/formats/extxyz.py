@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ase.io.extxyz import read_xyz
 
-from sigmaff.data.formats.ase_frames import frame_contents
+from sigmaff.data.formats.ase_files import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource
 from sigmaff.errors import DataError
@@ -36,19 +36,15 @@ def _frame_texts(path: Path) -> Iterator[str]:
                     f"{place}: expected the number of atoms, found {header.strip()[:60]!r}; "
                     "the previous frame has more lines than its number of atoms, or this is not an extxyz file"
                 )
-            lines = list(islice(file, int(header) + 1))
-            _reject_cut(place, int(header), lines)
+            n_atoms = int(header)
+            lines = list(islice(file, n_atoms + 1))
+            if len(lines) <= n_atoms:
+                found = max(len(lines) - 1, 0)
+                raise DataError(f"{place}: truncated, the file ends after {found} of {n_atoms} atoms")
+            if not lines[-1].endswith("\n"):
+                raise DataError(
+                    f"{place}: the last line has no newline, so its last number may be truncated; "
+                    "if the file is complete, end it with a newline"
+                )
             yield header + "".join(lines)
             frame += 1
-
-
-def _reject_cut(place: str, n_atoms: int, lines: list[str]) -> None:
-    """Raise if atoms are missing, or if the last line has no newline: its last number may be truncated."""
-    if len(lines) <= n_atoms:
-        found = max(len(lines) - 1, 0)
-        raise DataError(f"{place}: truncated, the file ends after {found} of {n_atoms} atoms")
-    if not lines[-1].endswith("\n"):
-        raise DataError(
-            f"{place}: the last line has no newline, so its last number may be truncated; "
-            "if the file is complete, end it with a newline"
-        )

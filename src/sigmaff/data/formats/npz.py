@@ -1,7 +1,8 @@
-"""Arrays of a NumPy archive, checked before use. Pickled objects are never loaded."""
+"""NumPy archives of one molecule's trajectory: MD17 and rMD17. Pickled objects are never loaded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +12,45 @@ from ase import Atoms
 from numpy.lib.npyio import NpzFile
 
 from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.source import DataSource
 from sigmaff.data.structures import FloatArray, IndexArray
 from sigmaff.errors import DataError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+LAYOUTS = {"md17": ("z", "R"), "rmd17": ("nuclear_charges", "coords")}
+"""Arrays that identify a layout: atomic numbers and positions."""
 
-def load_arrays(path: Path) -> Arrays:
+
+def read_md17(path: Path, source: DataSource) -> FileContents:
+    """MD17 in the sGDML layout: arrays z, R, E, F, and the units r_unit, e_unit."""
+    arrays = _load(path, source, "md17")
+    cell = _numbers(path, arrays, "lattice").T if "lattice" in arrays else None
+    contents = _trajectory(path, arrays, (*LAYOUTS["md17"], "E", "F"), cell)
+    return contents.with_stated_units(path, _text(arrays, "e_unit"), _text(arrays, "r_unit"))
+
+
+def read_rmd17(path: Path, source: DataSource) -> FileContents:
+    """rMD17 in its published layout: recomputed labels, or the original MD17 labels of the same structures."""
+    arrays = _load(path, source, "rmd17")
+    prefix = "old_" if source.format == "rmd17_original" else ""
+    return replace(
+        _trajectory(path, arrays, (*LAYOUTS["rmd17"], f"{prefix}energies", f"{prefix}forces")),
+        time_index=_indices(path, arrays, "old_indices"),
+        official_splits=_official_splits(path, arrays),
+    )
+
+
+def detect_layout(path: Path) -> str:
     with _opened(path) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def array_names(path: Path) -> list[str]:
-    with _opened(path) as archive:
-        return list(archive.files)
+        names = archive.files
+    for layout, marks in LAYOUTS.items():
+        if set(marks) <= set(names):
+            return layout
+    raise DataError(
+        f"{path} is in neither the MD17 layout (z, R, E, F) nor the rMD17 layout "
+        f"(nuclear_charges, coords, energies, forces); it has {', '.join(names) or 'no arrays'}"
+    )
 
 
 @contextmanager
@@ -37,60 +63,43 @@ def _opened(path: Path) -> Iterator[NpzFile]:
             yield archive
 
 
-def require(path: Path, arrays: Arrays, layout: str, *names: str) -> None:
-    """Raise unless the archive has all these arrays."""
-    missing = [name for name in names if name not in arrays]
-    if missing:
+def _load(path: Path, source: DataSource, layout: str) -> Arrays:
+    with _opened(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    if missing := [name for name in LAYOUTS[layout] if name not in arrays]:
         raise DataError(
-            f"{path} is not in the {layout} layout: it has {', '.join(arrays)}, but no {', '.join(missing)}"
+            f"{path} is not in the {source.format} layout: it has {', '.join(arrays)}, but no {', '.join(missing)}"
         )
+    return arrays
 
 
-def trajectory_contents(
-    path: Path,
-    *,
-    arrays: Arrays,
-    names: dict[str, str],
-    cell: FloatArray | None = None,
-    time_index: IndexArray | None = None,
-    official_splits: dict[str, IndexArray] | None = None,
-    energy_unit: str,
-    length_unit: str,
-    stated_units: tuple[str, ...],
+def _trajectory(
+    path: Path, arrays: Arrays, names: tuple[str, str, str, str], cell: FloatArray | None = None
 ) -> FileContents:
-    """Frames of one molecule. ``names``: the arrays of numbers, positions, energy and forces."""
-    positions = numbers_array(path, arrays, names["positions"])
-    numbers = numbers_array(path, arrays, names["numbers"]).astype(np.int64).reshape(-1)
+    """The frames of one molecule. ``names``: the arrays of numbers, positions, energy and forces."""
+    numbers_name, positions_name, energy_name, forces_name = names
+    positions = _numbers(path, arrays, positions_name)
+    numbers = _numbers(path, arrays, numbers_name).astype(np.int64).reshape(-1)
     n = len(positions)
-    _expect(path, names["positions"], positions, (n, len(numbers), 3))
-    energy = _rows(path, arrays, names["energy"], n, (n,), (n, 1))
-    forces = _rows(path, arrays, names["forces"], n, positions.shape)
+    _expect(path, positions_name, positions, (n, len(numbers), 3))
+    energy = _rows(path, arrays, energy_name, n, (n,), (n, 1))
+    forces = _rows(path, arrays, forces_name, n, positions.shape)
     return FileContents(
         structures=[Atoms(numbers=numbers, positions=r, cell=cell, pbc=cell is not None) for r in positions],
-        energy=[None if value is None else value.item() for value in energy],
-        forces=forces,
-        stress=[None] * n,
-        sought={
-            "energy": names["energy"],
-            "forces": names["forces"],
-            "stress": "nothing: the layout has none",
-        },
+        labels={"energy": [None if value is None else value.item() for value in energy], "forces": forces},
+        sought={"energy": energy_name, "forces": forces_name},
         found=lambda _: list(arrays),
         frame_index=np.arange(n),
-        time_index=time_index,
-        official_splits=official_splits,
-        energy_unit=energy_unit,
-        length_unit=length_unit,
-        stated_units=stated_units,
+        energy_unit="kcal/mol",
     )
 
 
-def _rows(path: Path, arrays: Arrays, name: str, n: int, *shapes: tuple[int, ...]) -> Sequence[FloatArray | None]:
+def _rows(path: Path, arrays: Arrays, name: str, n: int, *shapes: tuple[int, ...]) -> list[FloatArray] | list[None]:
     """The rows of the array; ``None`` for each if the archive does not have it."""
-    return [*_expect(path, name, numbers_array(path, arrays, name), *shapes)] if name in arrays else [None] * n
+    return [*_expect(path, name, _numbers(path, arrays, name), *shapes)] if name in arrays else [None] * n
 
 
-def numbers_array(path: Path, arrays: Arrays, name: str) -> FloatArray:
+def _numbers(path: Path, arrays: Arrays, name: str) -> FloatArray:
     if not np.issubdtype(arrays[name].dtype, np.number):
         raise DataError(f"{path}: array {name} contains {arrays[name].dtype} values, not numbers")
     return arrays[name].astype(np.float64)
@@ -101,3 +110,25 @@ def _expect(path: Path, name: str, array: FloatArray, *shapes: tuple[int, ...]) 
         expected = " or ".join(str(shape) for shape in shapes)
         raise DataError(f"{path}: array {name} has shape {array.shape}, expected {expected}")
     return array
+
+
+def _text(arrays: Arrays, name: str) -> str | None:
+    if name not in arrays:
+        return None
+    value = arrays[name].item()
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _indices(path: Path, arrays: Arrays, name: str) -> IndexArray | None:
+    return _numbers(path, arrays, name).astype(np.int64) if name in arrays else None
+
+
+def _official_splits(path: Path, arrays: Arrays) -> dict[str, IndexArray] | None:
+    train, test = _indices(path, arrays, "split_train"), _indices(path, arrays, "split_test")
+    if train is None or test is None:
+        return None
+    train, test = np.atleast_2d(train), np.atleast_2d(test)
+    rows = np.concatenate([train.ravel(), test.ravel()])
+    if len(train) != len(test) or rows.min() < 0 or rows.max() >= len(arrays["coords"]):
+        raise DataError(f"{path}: split_train and split_test do not fit the {len(arrays['coords'])} frames")
+    return {"train": train, "test": test}

@@ -17,14 +17,15 @@ from sigmaff.data.structures import FloatArray
 from sigmaff.errors import DataError
 
 ENERGY, FORCES = "ePBE0+MBD", "totFOR"
+USED = ("atNUM", "atXYZ", ENERGY, FORCES)  # of about forty datasets of a structure
 
 
 def read_qm7x(path: Path, source: DataSource) -> FileContents:
     with reading(path, "QM7-X HDF5"), h5py.File(path, "r") as file:
         chosen = [
-            (index, name, {key: np.asarray(value, dtype=np.float64) for key, value in _used(group).items()})
+            (index, name, {key: np.asarray(group[key], dtype=np.float64) for key in USED if key in group})
             for index, (name, group) in enumerate(_geometries(file))
-            if _wanted(name, source)
+            if source.structures == "all" or name.endswith("-opt") == (source.structures == "equilibrium")
         ]
     if not chosen:
         raise DataError(
@@ -33,10 +34,11 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
         )
     return FileContents(
         structures=[_structure(path, name, data) for _, name, data in chosen],
-        energy=[data[ENERGY].ravel()[0] if ENERGY in data else None for _, _, data in chosen],
-        forces=[data.get(FORCES) for _, _, data in chosen],
-        stress=[None] * len(chosen),
-        sought={"energy": ENERGY, "forces": FORCES, "stress": "nothing: the layout has none"},
+        labels={
+            "energy": [data[ENERGY].ravel()[0] if ENERGY in data else None for _, _, data in chosen],
+            "forces": [data.get(FORCES) for _, _, data in chosen],
+        },
+        sought={"energy": ENERGY, "forces": FORCES},
         found=lambda index: list(chosen[index][2]),
         frame_index=np.array([index for index, _, _ in chosen]),
     )
@@ -46,15 +48,6 @@ def _geometries(file: h5py.File) -> Iterator[tuple[str, h5py.Group]]:
     for molecule in file.values():
         if isinstance(molecule, h5py.Group):
             yield from ((name, group) for name, group in molecule.items() if name.startswith("Geom-"))
-
-
-def _wanted(name: str, source: DataSource) -> bool:
-    return source.structures == "all" or name.endswith("-opt") == (source.structures == "equilibrium")
-
-
-def _used(group: h5py.Group) -> dict[str, h5py.Dataset]:
-    """Select the datasets that are used; a structure has about forty others."""
-    return {key: group[key] for key in ("atNUM", "atXYZ", ENERGY, FORCES) if key in group}
 
 
 def _structure(path: Path, name: str, data: dict[str, FloatArray]) -> Atoms:
