@@ -7,11 +7,12 @@ import numpy as np
 from ase import Atoms
 from scipy.stats import t as student
 
-from sigmaff.audit import tolerances, words
+from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged, line
-from sigmaff.audit.subject import Answer, Subject, ask
+from sigmaff.audit.subject import Subject, ask
 from sigmaff.errors import DataError
 from sigmaff.evaluation.metrics import FloatArray
+from sigmaff.models.prediction import StructurePrediction
 
 NAME = "Locality"
 GAP = 15.0  # Å
@@ -25,6 +26,27 @@ class Growth:
     slope: float
     interval: tuple[float, float]  # 95 %
     irregularity: float  # largest distance of log σ to the line
+
+    @property
+    def exponent(self) -> float:
+        """Of the nearest law."""
+        return min(LAWS, key=lambda exponent: abs(self.slope - exponent))
+
+    @property
+    def law(self) -> str | None:
+        """The law that the growth follows, at least approximately."""
+        limits, numbers = tolerances.LOCALITY, self.numbers()
+        broken = any(limits[key].verdict(numbers[key]) == "fails" for key in ("distance_to_law", "irregularity"))
+        return None if broken else LAWS[self.exponent]
+
+    def numbers(self) -> dict[str, float]:
+        return {
+            "slope": self.slope,
+            "slope, lower end of 95 %": self.interval[0],
+            "slope, upper end of 95 %": self.interval[1],
+            "distance_to_law": abs(self.slope - self.exponent),
+            "irregularity": self.irregularity,
+        }
 
 
 def copies(atoms: Atoms, n_copies: int) -> Atoms:
@@ -58,43 +80,40 @@ def measure(subject: Subject, structures: Sequence[Atoms], *, n_copies: int) -> 
     answers, refused = _answers(subject, structures, n_copies)
     n = np.arange(1, len(answers[0]) + 1, dtype=np.float64)
     if n.size < 3:
-        too_few = words.too_few_copies(n.size, n_copies, refused)
-        return judged(NAME, {"copies": n.size}, tolerances.LOCALITY, too_few)
+        sentence = f"The model cannot predict far copies of a structure: {refused}"
+        figure = f"takes {n.size} of {n_copies} copies"
+        return judged(NAME, {"copies": n.size}, tolerances.LOCALITY, figure, sentence)
     energies = np.array([[answer.energy for answer in row] for row in answers])
-    n_atoms = np.array([len(row[0].forces) for row in answers])
-    numbers: dict[str, float | None] = {
-        "additivity": float((np.abs(energies - n * energies[:, :1]) / (n * n_atoms[:, None])).max()),
-        "copies": float(n.size),
-    }
-    if answers[0][0].energy_std is None:
-        said = words.locality(numbers, refused, has_std=False, law=None)
-        return judged(NAME, numbers, tolerances.LOCALITY, said)
     std = np.array([[answer.energy_std or 0.0 for answer in row] for row in answers])
-    if not (std > 0).all():
-        said = words.locality(numbers, refused, has_std=True, law=None)
-        return judged(NAME, numbers | {"distance_to_law": np.inf}, tolerances.LOCALITY, said)
-    growth, law = _growth_numbers(fit_growth(n, std))
-    numbers |= growth
-    said = words.locality(numbers, refused, has_std=True, law=law)
-    return judged(NAME, numbers, tolerances.LOCALITY, said, series=[line("locality", n, std[0] / std[0, 0])])
-
-
-def _growth_numbers(growth: Growth) -> tuple[dict[str, float], str | None]:
-    """Numbers of the growth of σ, and the law that it follows, at least approximately."""
-    exponent = min(LAWS, key=lambda exponent: abs(growth.slope - exponent))
-    judged_numbers = {"distance_to_law": abs(growth.slope - exponent), "irregularity": growth.irregularity}
-    lawful = all(tolerances.LOCALITY[name].verdict(value) != "fails" for name, value in judged_numbers.items())
-    numbers = {
-        "slope": growth.slope,
-        "slope, lower end of 95 %": growth.interval[0],
-        "slope, upper end of 95 %": growth.interval[1],
-    }
-    return numbers | judged_numbers, LAWS[exponent] if lawful else None
+    n_atoms = np.array([len(row[0].forces) for row in answers])
+    additivity = float((np.abs(energies - n * energies[:, :1]) / (n * n_atoms[:, None])).max())
+    numbers: dict[str, float] = {"additivity": additivity, "copies": n.size}
+    series = []
+    if answers[0][0].energy_std is None:
+        figure, growth = "energies; no σ", "; there is no σ to add up."
+    elif not (std > 0).all():
+        figure, growth = "σ = 0", ", but the energy σ is 0."
+        numbers["distance_to_law"] = np.inf
+    else:
+        fitted = fit_growth(n, std)
+        numbers |= fitted.numbers()
+        series.append(line("locality", n, std[0] / std[0, 0]))
+        shown, law = f"{round(fitted.slope, 2) + 0.0:.2f}", fitted.law  # no −0
+        low, high = fitted.interval
+        figure = f"slope {shown}, by no law" if law is None else f"σ ∝ n^{shown}"
+        growth = (
+            f"; σ of n copies grows as n^{fitted.slope:.3f} (95 %: {low:.3f} to {high:.3f}), "
+            f"{law or 'by no law of size'}."
+        )
+    sentence = f"Energies of up to {n.size} copies add up to {additivity:.1e} eV/atom{growth}"
+    if refused is not None:
+        sentence += f" It takes no more than {n.size} copies: {refused}"
+    return judged(NAME, numbers, tolerances.LOCALITY, figure, sentence, series=series)
 
 
 def _answers(
     subject: Subject, structures: Sequence[Atoms], n_copies: int
-) -> tuple[list[list[Answer]], DataError | None]:
+) -> tuple[list[list[StructurePrediction]], DataError | None]:
     """Answers for 1, 2, … copies of each structure, and the error that forbids more. One copy must work."""
     answers = [[ask(subject, atoms)] for atoms in structures]
     for n in range(2, n_copies + 1):

@@ -1,6 +1,7 @@
 """How large a deviation may be, and why; the only place where it is said."""
 
 from sigmaff.audit.finding import Tolerance
+from sigmaff.evaluation.samples import Quantity
 
 SYMMETRY: dict[str, Tolerance] = {
     "energy": Tolerance(
@@ -54,13 +55,13 @@ ACCURACY: dict[str, Tolerance] = {
 AUROC = Tolerance(
     holds=0.9, approximately=0.7, at_least=True, reason="nine of ten new structures have the larger σ; 0.5 is guessing"
 )
-CALIBRATION = {"energy": 0.12, "forces": 0.05}
+CALIBRATION: dict[Quantity, float] = {"energy": 0.12, "forces": 0.05}
 """Calibration scores that hold, where there are data enough to tell; 2.5 times as much holds approximately."""
 
 
-def calibration_tolerance(score: float, chance: float) -> Tolerance:
-    """Of a calibration score, 0 at best and 1.69 at worst, where ``chance`` alone makes so much of it on average."""
-    holds = max(score, 2.0 * chance)
+def calibration_tolerance(quantity: Quantity, chance: float) -> Tolerance:
+    """Limits of a calibration score, 0 at best and 1.69 at worst; ``chance``: the mean score of perfect σ."""
+    holds = max(CALIBRATION[quantity], 2.0 * chance)
     return Tolerance(
         holds=holds,
         approximately=2.5 * holds,

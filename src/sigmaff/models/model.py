@@ -65,6 +65,10 @@ class Model(nn.Module, ABC):
         return "epistemic" if kinds <= {None, "epistemic"} else "total"
 
     @property
+    def n_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.potentials[0].dtype
 

@@ -99,12 +99,12 @@ class StructurePrediction:
 
     energy: float  # eV
     forces: FloatArray  # (n_atoms, 3) eV/Å
-    energy_std: float | None  # eV
-    forces_std: FloatArray | None  # (n_atoms, 3) eV/Å
-    node_energy: FloatArray | None  # (n_atoms,) eV
-    node_energy_std: FloatArray | None  # (n_atoms,) eV
-    stress: FloatArray | None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
-    stress_std: FloatArray | None  # (3, 3) eV/Å³
+    energy_std: float | None = None  # eV
+    forces_std: FloatArray | None = None  # (n_atoms, 3) eV/Å
+    node_energy: FloatArray | None = None  # (n_atoms,) eV
+    node_energy_std: FloatArray | None = None  # (n_atoms,) eV
+    stress: FloatArray | None = None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
+    stress_std: FloatArray | None = None  # (3, 3) eV/Å³
     provenance: Provenance
 
 
