@@ -130,15 +130,8 @@ def draw_std_versus_error(axes: Axes, sample: Sample, ood: Sample | None) -> Non
     size, std = sample.sizes, sample.std
     drawn = size > max(0.01 * float(np.median(size)), TINY)  # the logarithm of chance hits says nothing
     axes.set(xscale="log", yscale="log")
-    density: dict[str, Any] = {
-        "gridsize": 44,
-        "mincnt": 1,
-        "bins": "log",
-        "vmin": 0.3,
-        "cmap": "Blues",
-        "linewidths": 0.1,
-    }
-    axes.hexbin(std[drawn], size[drawn], xscale="log", yscale="log", rasterized=True, **density)
+    density: dict[str, Any] = {"mincnt": 1, "bins": "log", "vmin": 0.3, "cmap": "Blues", "linewidths": 0.1}
+    axes.hexbin(std[drawn], size[drawn], gridsize=44, xscale="log", yscale="log", rasterized=True, **density)
     _draw_binned(axes, sample, INK, "rms error, in distribution")
     if ood is not None:
         _draw_binned(axes, ood, ORANGE, "rms error, out of distribution")

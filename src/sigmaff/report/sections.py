@@ -93,6 +93,8 @@ def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
     }
     for s in samples.values():
         error, std, label = by_structure[s.quantity]
+        assert error is not None
+        assert std is not None
         panel = partial(figures.draw_retention, error=error, std=std, label=label)
         words = f"The {s.name} error left if the structures of largest σ are computed by the reference method."
         cards.append(card(f"{s.name}-retention", panel, words))
