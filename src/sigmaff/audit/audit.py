@@ -20,7 +20,6 @@ from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.models import Model
 from sigmaff.progress import Listener
 
-Measurement = Callable[[], Finding]
 Evaluated = Callable[[], Evaluation | None]
 DESIDERATA = (symmetry.NAME, conservation.NAME, locality.NAME, accuracy.NAME, confidence.NAME, speed.NAME)
 
@@ -82,43 +81,33 @@ def audit(
     def random() -> np.random.Generator:
         return np.random.default_rng(options.seed)
 
-    own = cache(partial(_evaluated, subject, data, options, listener))
-    other = partial(_evaluated, subject, ood, options, listener)
+    evaluated = partial(evaluate_subject, subject, batch_size=options.batch_size, listener=listener)
+    own, other = cache(partial(evaluated, data)), partial(evaluated, ood)
 
     def reference() -> Evaluation | None:
         if data is None or backbone is None or subject.model is None:
             return None
         return evaluate_in_batches(backbone, data, batch_size=options.batch_size, listener=listener)
 
-    measurements: dict[str, Measurement] = {
+    measurements: dict[str, Callable[[], Finding]] = {
         symmetry.NAME: lambda: symmetry.measure(subject, few, random(), n_repeats=options.n_operations),
         conservation.NAME: lambda: conservation.measure(
-            subject,
-            few,
-            random(),
-            n_components=options.n_components,
-            n_loops=options.n_loops,
-            nve_ps=options.nve_ps,
-            listener=listener,
+            subject, few, random(), listener, **options.model_dump(include={"n_components", "n_loops", "nve_ps"})
         ),
         locality.NAME: lambda: locality.measure(subject, few, n_copies=options.n_copies),
         accuracy.NAME: lambda: accuracy.measure(own(), reference()),
         confidence.NAME: lambda: _confidence(subject, few[0], own, other),
         speed.NAME: lambda: speed.measure(subject, few, backbone, n_rounds=options.n_rounds),
     }
-    findings = []
-    for name, measurement in measurements.items():
+
+    def measured(name: str) -> Finding:
         listener.stage(f"{subject.name}: {name.lower()}")
-        findings.append(_measured(name, measurement))
-    return Audit(name=subject.name, findings=tuple(findings))
+        try:
+            return measurements[name]()
+        except SigmaffError as error:
+            return not_applicable(name, f"It cannot be measured: {error}")
 
-
-def _evaluated(
-    subject: Subject, structures: LabelledStructures | None, options: AuditConfig, listener: Listener
-) -> Evaluation | None:
-    if structures is None:
-        return None
-    return evaluate_subject(subject, structures, batch_size=options.batch_size, listener=listener)
+    return Audit(name=subject.name, findings=tuple(map(measured, DESIDERATA)))
 
 
 def _confidence(subject: Subject, atoms: Atoms, own: Evaluated, other: Evaluated) -> Finding:
@@ -131,13 +120,6 @@ def _confidence(subject: Subject, atoms: Atoms, own: Evaluated, other: Evaluated
         finding = confidence.measure(own(), None)
         return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
     return confidence.measure(own(), ood)
-
-
-def _measured(name: str, measurement: Measurement) -> Finding:
-    try:
-        return measurement()
-    except SigmaffError as error:
-        return not_applicable(name, f"It cannot be measured: {error}")
 
 
 # --- audits side by side

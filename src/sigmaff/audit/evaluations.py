@@ -17,9 +17,11 @@ from sigmaff.progress import Listener
 
 
 def evaluate_subject(
-    subject: Subject, structures: LabelledStructures, *, batch_size: int, listener: Listener
-) -> Evaluation:
-    """Errors and σ, raw and with the calibrations of our models."""
+    subject: Subject, structures: LabelledStructures | None, *, batch_size: int, listener: Listener
+) -> Evaluation | None:
+    """Errors and σ, raw and with the calibrations of our models; ``None`` without structures."""
+    if structures is None:
+        return None
     if subject.model is None:
         return _one_by_one(subject, structures, listener)
     return evaluate_in_batches(subject.model, structures, batch_size=batch_size, listener=listener)
@@ -54,7 +56,6 @@ def _one_by_one(subject: Subject, structures: LabelledStructures, listener: List
         forces=None if structures.forces is None else np.concatenate(structures.forces),
         forces_predicted=np.concatenate([answer.forces for answer in answers]),
         forces_std_raw=_stds([answer.forces_std for answer in answers]),
-        node_energy_std_raw=None,
         provenance=answers[0].provenance,
         seconds_per_structure=seconds,
     )

@@ -14,7 +14,7 @@ NO_LABELS = "There are no labelled structures to measure errors on."
 NO_COMPARISON = "There is no backbone without σ to compare with."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tolerance:
     """A number holds up to ``holds``, approximately up to ``approximately``; ``at_least``: both are lower limits."""
 

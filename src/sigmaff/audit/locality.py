@@ -27,27 +27,6 @@ class Growth:
     interval: tuple[float, float]  # 95 %
     irregularity: float  # largest distance of log σ to the line
 
-    @property
-    def exponent(self) -> float:
-        """Of the nearest law."""
-        return min(LAWS, key=lambda exponent: abs(self.slope - exponent))
-
-    @property
-    def law(self) -> str | None:
-        """The law that the growth follows, at least approximately."""
-        limits, numbers = tolerances.LOCALITY, self.numbers()
-        broken = any(limits[key].verdict(numbers[key]) == "fails" for key in ("distance_to_law", "irregularity"))
-        return None if broken else LAWS[self.exponent]
-
-    def numbers(self) -> dict[str, float]:
-        return {
-            "slope": self.slope,
-            "slope, lower end of 95 %": self.interval[0],
-            "slope, upper end of 95 %": self.interval[1],
-            "distance_to_law": abs(self.slope - self.exponent),
-            "irregularity": self.irregularity,
-        }
-
 
 def copies(atoms: Atoms, n_copies: int) -> Atoms:
     """Copies along x with ``GAP`` between them; a crystal is repeated along its first periodic axis instead."""
@@ -95,20 +74,28 @@ def measure(subject: Subject, structures: Sequence[Atoms], *, n_copies: int) -> 
         figure, growth = "σ = 0", ", but the energy σ is 0."
         numbers["distance_to_law"] = np.inf
     else:
-        fitted = fit_growth(n, std)
-        numbers |= fitted.numbers()
+        found, figure, growth = _growth(fit_growth(n, std))
+        numbers |= found
         series.append(line("locality", n, std[0] / std[0, 0]))
-        shown, law = f"{round(fitted.slope, 2) + 0.0:.2f}", fitted.law  # no −0
-        low, high = fitted.interval
-        figure = f"slope {shown}, by no law" if law is None else f"σ ∝ n^{shown}"
-        growth = (
-            f"; σ of n copies grows as n^{fitted.slope:.3f} (95 %: {low:.3f} to {high:.3f}), "
-            f"{law or 'by no law of size'}."
-        )
     sentence = f"Energies of up to {n.size} copies add up to {additivity:.1e} eV/atom{growth}"
     if refused is not None:
         sentence += f" It takes no more than {n.size} copies: {refused}"
     return judged(NAME, numbers, tolerances.LOCALITY, figure, sentence, series=series)
+
+
+def _growth(fitted: Growth) -> tuple[dict[str, float], str, str]:
+    """Numbers, figure and words."""
+    low, high = fitted.interval
+    exponent = min(LAWS, key=lambda exponent: abs(fitted.slope - exponent))
+    limited = {"distance_to_law": abs(fitted.slope - exponent), "irregularity": fitted.irregularity}
+    lawful = all(tolerances.LOCALITY[name].verdict(value) != "fails" for name, value in limited.items())
+    shown = f"{round(fitted.slope, 2) + 0.0:.2f}"  # no −0
+    return (
+        {"slope": fitted.slope, "slope, lower end of 95 %": low, "slope, upper end of 95 %": high} | limited,
+        f"σ ∝ n^{shown}" if lawful else f"slope {shown}, by no law",
+        f"; σ of n copies grows as n^{fitted.slope:.3f} (95 %: {low:.3f} to {high:.3f}), "
+        f"{LAWS[exponent] if lawful else 'by no law of size'}.",
+    )
 
 
 def _answers(

@@ -52,7 +52,7 @@ class Evaluation:
     forces: FloatArray | None  # (n_atoms, 3) true
     forces_predicted: FloatArray  # (n_atoms, 3)
     forces_std_raw: FloatArray | None  # (n_atoms, 3)
-    node_energy_std_raw: FloatArray | None  # (n_atoms,)
+    node_energy_std_raw: FloatArray | None = None  # (n_atoms,)
     stress_error: FloatArray | None = None  # (n_structures, 3, 3) predicted minus true, eV/Å³
     energy_calibration: Calibration = UNCALIBRATED
     forces_calibration: Calibration = UNCALIBRATED
@@ -91,11 +91,6 @@ class Evaluation:
     def forces_std(self) -> FloatArray | None:
         """Calibrated σ, (n_atoms, 3)."""
         return _scaled(self.forces_std_raw, self.forces_calibration)
-
-    @property
-    def node_energy_std(self) -> FloatArray | None:
-        """Calibrated σ of each atom's share of the energy, (n_atoms,); it shares the energy's calibration."""
-        return _scaled(self.node_energy_std_raw, self.energy_calibration)
 
     @property
     def samples(self) -> dict[Quantity, Sample]:

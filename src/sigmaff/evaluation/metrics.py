@@ -43,10 +43,7 @@ def rmse(errors: npt.ArrayLike) -> float:
 
 
 def observed_coverage(
-    errors: npt.ArrayLike,
-    std: npt.ArrayLike,
-    coverages: npt.ArrayLike,
-    intervals: Calibration = UNCALIBRATED,
+    errors: npt.ArrayLike, std: npt.ArrayLike, coverages: npt.ArrayLike, intervals: Calibration = UNCALIBRATED
 ) -> FloatArray:
     """p̂(p): the share of errors inside the central interval of each nominal coverage p in [0, 1]."""
     sizes = np.sort(standardised_sizes(errors, std))

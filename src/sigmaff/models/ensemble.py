@@ -58,17 +58,13 @@ class Ensemble(Model):
 
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
+        members = list(zip(self.potentials, graphs, strict=True))
         if self._compiled is None:
-            predictions = [
-                member.compute(own, forces_std, unseen_elements=unseen_elements)
-                for member, own in zip(self.potentials, graphs, strict=True)
-            ]
+            found = [member.compute(own, forces_std, unseen_elements=unseen_elements) for member, own in members]
         else:
-            predictions = [
-                member.in_physical_units(own, *values)
-                for member, own, values in zip(self.potentials, graphs, self._compiled(graphs), strict=True)
-            ]
-        return combine(predictions, "ensemble", forces_std)
+            values = self._compiled(graphs)
+            found = [member.in_physical_units(own, *v) for (member, own), v in zip(members, values, strict=True)]
+        return combine(found, "ensemble", forces_std)
 
     def _graphs(self, graph: AtomicGraph, unseen_elements: bool) -> list[AtomicGraph]:
         """What each member sees; members of one cutoff see the same, prepared once."""

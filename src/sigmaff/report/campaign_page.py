@@ -85,52 +85,51 @@ class Line(NamedTuple):
     point: Callable[[CampaignRound], tuple[int, float | None]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """Lines with one point for each round in which their value is known."""
+class Plot(NamedTuple):
+    """Lines with one point for each round in which their value is known, and the labels of the axes."""
 
     x: str
     y: str
-    lines: tuple[Line, ...]
     caption: str
+    lines: tuple[Line, ...]
 
 
 PLOTS = {
     "learning-curve": Plot(
-        x="labels that the model knows",
-        y="force MAE (eV/Å)",
-        lines=(
+        "labels that the model knows",
+        "force MAE (eV/Å)",
+        "Force MAE against the number of labels: of test structures, if there are any, and of the structures of "
+        "each round before the model learned from them.",
+        (
             Line("test structures", BLUE, lambda r: (r.n_labels, r.test_forces_mae)),
             Line("next structures to be labelled", ORANGE, lambda r: (r.n_labels - r.n_new, r.fresh_forces_mae)),
         ),
-        caption="Force MAE against the number of labels: of test structures, if there are any, and of the structures "
-        "of each round before the model learned from them.",
     ),
     "rounds": Plot(
-        x="round",
-        y="eV/Å",
-        lines=(
+        "round",
+        "eV/Å",
+        "Predicted and true errors of the structures that the model picked: rms σ and rms error of force "
+        "components, before the model learned from them.",
+        (
             Line("σ of the picks", BLUE, lambda r: (r.number, r.fresh_forces_std)),
             Line("error of the picks", ORANGE, lambda r: (r.number, r.fresh_forces_rmse)),
             Line("limit on σ (largest of an atom)", GREY, lambda r: (r.number, r.limit)),
         ),
-        caption="Predicted and true errors of the structures that the model picked: rms σ and rms error of force "
-        "components, before the model learned from them.",
     ),
     "exploration": Plot(
-        x="round",
-        y="share of the exploration",
-        lines=(Line("beyond the limit", INK, lambda r: (r.number, r.share_above)),),
-        caption="Share of the exploration that exceeded the limit on σ, or was cut off.",
+        "round",
+        "share of the exploration",
+        "Share of the exploration that exceeded the limit on σ, or was cut off.",
+        (Line("beyond the limit", INK, lambda r: (r.number, r.share_above)),),
     ),
     "cost": Plot(
-        x="round",
-        y="so far",
-        lines=(
+        "round",
+        "so far",
+        "Calls of the engine, failures included, and labels from them.",
+        (
             Line("calls of the engine", ORANGE, lambda r: (r.number, r.engine_calls)),
             Line("labels", BLUE, lambda r: (r.number, r.n_labels)),
         ),
-        caption="Calls of the engine, failures included, and labels from them.",
     ),
 }
 
@@ -167,13 +166,8 @@ COLUMNS: dict[str, Callable[[CampaignRound], str]] = {
 
 
 def _pick_row(pick: PickedStructure) -> tuple[str, ...]:
-    return (
-        pick.name,
-        pick.origin,
-        pick.why,
-        _largest(pick.forces_std),
-        "no label" if pick.forces_error is None else _largest(pick.forces_error),
-    )
+    error = "no label" if pick.forces_error is None else _largest(pick.forces_error)
+    return pick.name, pick.origin, pick.why, _largest(pick.forces_std), error
 
 
 def _largest(vectors: Array | None) -> str:

@@ -33,27 +33,21 @@ FORCE_STD_LABEL = "force σ, rms over the structure (eV/Å)"
 N_BINS = 12
 TINY = 1e-12  # eV or eV/Å: the least value on a logarithmic axis
 STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "text.color", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    "axes.axisbelow": True,
     "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
+    "axes.grid": True,
     "axes.labelsize": 9.0,
     "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 9.5,
     "font.family": "sans-serif",
     "font.size": 8.5,
     "grid.color": "#e6e7e4",
     "grid.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "legend.fontsize": 8.0,
-    "legend.frameon": False,
     "svg.fonttype": "none",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
 }
 
 
