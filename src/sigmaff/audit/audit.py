@@ -92,7 +92,7 @@ def audit(
     measurements: dict[str, Callable[[], Finding]] = {
         symmetry.NAME: lambda: symmetry.measure(subject, few, random(), n_repeats=options.n_operations),
         conservation.NAME: lambda: conservation.measure(
-            subject, few, random(), listener, **options.model_dump(include={"n_components", "n_loops", "nve_ps"})
+            subject, few, random(), options.n_components, options.n_loops, options.nve_ps, listener
         ),
         locality.NAME: lambda: locality.measure(subject, few, n_copies=options.n_copies),
         accuracy.NAME: lambda: accuracy.measure(own(), reference()),

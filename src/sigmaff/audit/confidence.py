@@ -3,7 +3,7 @@
 import numpy as np
 
 from sigmaff.audit import tolerances
-from sigmaff.audit.finding import NO_LABELS, Finding, Series, judged, line, not_applicable
+from sigmaff.audit.finding import NO_LABELS, Finding, judged, line, not_applicable
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, standardised_sizes
 from sigmaff.evaluation.samples import QUANTITIES, Sample
@@ -43,7 +43,9 @@ def measure(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding:
     for name, limit in (("spearman", spearman), ("auroc", tolerances.AUROC)):
         limits |= {f"{quantity}_{name}": limit for quantity in QUANTITIES}
     figure, sentence = _words(summary, evaluation, ood)
-    return judged(NAME, numbers, limits, figure, sentence, series=[_curve(sample) for sample in samples])
+    levels = np.linspace(0.0, 1.0, 51)
+    curves = [line(f"calibration of {PLURALS[s.quantity]}", levels, s.coverage(levels)) for s in samples]
+    return judged(NAME, numbers, limits, figure, sentence, series=curves)
 
 
 def calibration_chance(sample: Sample) -> float:
@@ -57,11 +59,6 @@ def calibration_chance(sample: Sample) -> float:
     excess = inside - inside.mean(axis=0)
     by_structure = np.stack([np.bincount(sample.structure, weights=column) for column in excess.T])
     return float(np.sqrt(np.square(by_structure).sum()) / len(sample.errors))
-
-
-def _curve(sample: Sample) -> Series:
-    levels = np.linspace(0.0, 1.0, 51)
-    return line(f"calibration of {PLURALS[sample.quantity]}", levels, sample.coverage(levels))
 
 
 def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> tuple[str, str]:

@@ -52,11 +52,10 @@ def measure(
     subject: Subject,
     structures: Sequence[Atoms],
     rng: np.random.Generator,
-    listener: Listener,
-    *,
     n_components: int,
     n_loops: int,
     nve_ps: float,
+    listener: Listener,
 ) -> Finding:
     """Forces against differences and work around loops on every structure, a run from the first one."""
     rounding = energy_rounding(subject, structures[0], rng)

@@ -1,6 +1,7 @@
 """What is audited: any ASE calculator, with or without σ."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,8 @@ def ask(subject: Subject, atoms: Atoms, *, with_forces_std: bool = False) -> Str
         forces = np.asarray(calculator.get_property("forces", structure), dtype=np.float64)
         results = dict(calculator.results)
         if with_forces_std and "forces_uncertainty" not in results:
-            results |= _on_demand(calculator, structure, "forces_uncertainty")
+            with suppress(PropertyNotImplementedError):
+                results["forces_uncertainty"] = calculator.get_property("forces_uncertainty", structure)
         results.setdefault("energy_ensemble", results.get("energies_ensemble"))
         energy_std, forces_std = (_std(quantity, results, len(atoms)) for quantity in ("energy", "forces"))
     except SigmaffError:
@@ -95,13 +97,6 @@ def ask(subject: Subject, atoms: Atoms, *, with_forces_std: bool = False) -> Str
     )
     _check(answer, subject, atoms)
     return answer
-
-
-def _on_demand(calculator: BaseCalculator, atoms: Atoms, name: str) -> dict[str, Any]:
-    try:
-        return {name: calculator.get_property(name, atoms)}
-    except PropertyNotImplementedError:
-        return {}
 
 
 def _std(quantity: str, results: Mapping[str, Any], n_atoms: int) -> FloatArray | None:

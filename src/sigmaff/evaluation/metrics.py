@@ -206,11 +206,7 @@ def fpr_at_tpr(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike, tpr: float =
 
 
 def bootstrap(
-    statistic: Callable[..., float],
-    *arrays: npt.NDArray[np.float64],
-    n_resamples: int = 200,
-    seed: int = 0,
-    level: float = 0.95,
+    statistic: Callable[..., float], *arrays: FloatArray, n_resamples: int = 200, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float]:
     """Central percentile interval of ``statistic(*arrays)`` as the rows of all arrays are resampled together.
 
