@@ -37,7 +37,11 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
         "energy_mae_per_atom": _error(evaluation.per_atom(evaluation.energy_error), metrics.mae),
         "energy_std_zero": _n_zero(evaluation.energy_std_raw),
         "forces_std_zero": _n_zero(evaluation.forces_std_raw),
-        **_std_measures(samples),
+        **{
+            f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
+            for quantity in QUANTITIES
+            for key, measure in _STD_MEASURES.items()
+        },
         "forces_atom_spearman": _atom_spearman(evaluation),
         **_intervals(evaluation, samples),
         **_ood_measures(evaluation, ood),
@@ -60,14 +64,6 @@ _STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "retention_area": lambda s: metrics.retention_area(s.errors, s.std),
     "retention_gain": lambda s: metrics.retention_gain(s.errors, s.std),
 }
-
-
-def _std_measures(samples: Mapping[Quantity, Sample]) -> Summary:
-    return {
-        f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
-        for quantity in QUANTITIES
-        for key, measure in _STD_MEASURES.items()
-    }
 
 
 def _finite(value: float) -> float | None:

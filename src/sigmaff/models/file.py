@@ -195,14 +195,13 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
 def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The noise of labels in Gaussian-process heads, which files up to format 2 have in their record."""
     added = {}
+    fit = {} if header.record.fit is None else header.record.fit.model_dump()
     for name in tensors:
-        if not name.endswith("head.log_noise") and not name.endswith("head.process.log_noise"):
-            continue
-        prefix = name.removesuffix("log_noise")
-        fit = {} if header.record.fit is None else header.record.fit.model_dump()
-        added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
-        if "noise" in fit:
-            added[name] = tensors[f"{prefix}kernel.log_scale"] + 0.5 * math.log(fit["noise"])
+        if name.endswith(("head.log_noise", "head.process.log_noise")):
+            prefix = name.removesuffix("log_noise")
+            added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
+            if "noise" in fit:
+                added[name] = tensors[f"{prefix}kernel.log_scale"] + 0.5 * math.log(fit["noise"])
     return added
 
 

@@ -1,8 +1,8 @@
 """The figures of a report in their order, each section with words around it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -14,16 +14,14 @@ from sigmaff.report.figures import COVERAGE_CAPTION, Array, Panel
 PLURALS: dict[Quantity, str] = {"energy": "energies", "forces": "forces"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(NamedTuple):
     """A figure and the words below it."""
 
     svg: Markup
     caption: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(NamedTuple):
     """A heading and its figures, or the remarks that say why some are missing."""
 
     heading: str
@@ -33,7 +31,7 @@ class Section:
 
 
 def card(name: str, panel: Panel, caption: str) -> Card:
-    return Card(svg=Markup(figures.to_svg(figures.new_figure(panel), name)), caption=caption)
+    return Card(Markup(figures.to_svg(figures.new_figure(panel), name)), caption)
 
 
 def all_sections(evaluation: Evaluation, ood: Evaluation | None) -> list[Section]:
@@ -53,12 +51,8 @@ def _accuracy(evaluation: Evaluation) -> Section:
         drawn = f", {figures.MAX_POINTS:,} of them drawn" if true.size > figures.MAX_POINTS else ""
         panel = partial(draw, evaluation=evaluation)
         cards.append(card(f"{name}-parity", panel, f"{caption.format(f'{true.size:,}')}{drawn}."))
-    return Section(
-        heading="How large are the errors?",
-        lead="Predicted against true values; on the line they agree.",
-        cards=cards,
-        remarks=remarks,
-    )
+    lead = "Predicted against true values; on the line they agree."
+    return Section("How large are the errors?", lead, cards, remarks)
 
 
 def _without_sample(evaluation: Evaluation) -> list[str]:
@@ -68,15 +62,12 @@ def _without_sample(evaluation: Evaluation) -> list[str]:
 
 
 def _calibration(evaluation: Evaluation) -> Section:
-    return Section(
-        heading="Do the error bars hold?",
-        lead="Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect.",
-        cards=[
-            card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), COVERAGE_CAPTION.format(s.name))
-            for s in evaluation.samples.values()
-        ],
-        remarks=_without_sample(evaluation),
-    )
+    lead = "Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect."
+    cards = [
+        card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), COVERAGE_CAPTION.format(s.name))
+        for s in evaluation.samples.values()
+    ]
+    return Section("Do the error bars hold?", lead, cards, _without_sample(evaluation))
 
 
 def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
@@ -98,12 +89,8 @@ def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
         panel = partial(figures.draw_retention, error=error, std=std, label=label)
         words = f"The {s.name} error left if the structures of largest σ are computed by the reference method."
         cards.append(card(f"{s.name}-retention", panel, words))
-    return Section(
-        heading="Does σ point at the errors?",
-        lead="Where σ is right, the root mean square error of samples with that σ is σ.",
-        cards=cards,
-        remarks=_without_sample(evaluation),
-    )
+    lead = "Where σ is right, the root mean square error of samples with that σ is σ."
+    return Section("Does σ point at the errors?", lead, cards, _without_sample(evaluation))
 
 
 def _detection(evaluation: Evaluation, ood: Evaluation | None) -> Section:
@@ -119,10 +106,5 @@ def _detection(evaluation: Evaluation, ood: Evaluation | None) -> Section:
     remarks = [] if cards else ["Not shown: the model states no σ."]
     if ood is None:
         remarks.append("No out-of-distribution set was given, so detection is not measured.")
-    return Section(
-        heading="Does σ see what is new?",
-        lead="AUROC is the chance that a new structure has a larger σ than a familiar one: "
-        "1 is perfect, 0.5 is guessing.",
-        cards=cards,
-        remarks=remarks,
-    )
+    lead = "AUROC is the chance that a new structure has a larger σ than a familiar one: 1 is perfect, 0.5 is guessing."
+    return Section("Does σ see what is new?", lead, cards, remarks)
