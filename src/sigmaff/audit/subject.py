@@ -15,9 +15,6 @@ from sigmaff.factory import import_factory
 from sigmaff.models import Model, StructurePrediction
 from sigmaff.models.prediction import Provenance
 
-Reader = Callable[[FloatArray, int], FloatArray]
-"""σ from an entry of a calculator's results and the number of atoms."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
@@ -54,7 +51,7 @@ def _spread(members: FloatArray, n_atoms: int) -> FloatArray:
     return np.asarray(members.std(axis=-1 if last else 0, ddof=1))
 
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, Callable[[FloatArray, int], FloatArray]] = {
     "uncertainty": lambda value, n_atoms: value,
     "std": lambda value, n_atoms: value,
     "var": lambda value, n_atoms: np.sqrt(value),
@@ -62,8 +59,8 @@ READERS: dict[str, Reader] = {
     "ensemble": _spread,
     "comm": _spread,
 }
-"""How calculators keep their σ: the ends of names in ``results``, the first one found is used. MACE's committees have
-``energy_var`` and ``forces_comm``, NewtonNet ``energy_std`` and ``forces_std``."""
+"""σ from an entry of a calculator's ``results`` and the number of atoms, by the end of its name; the first one found is
+used. MACE's committees have ``energy_var`` and ``forces_comm``, NewtonNet ``energy_std`` and ``forces_std``."""
 
 
 def ask(subject: Subject, atoms: Atoms, *, with_forces_std: bool = False) -> StructurePrediction:

@@ -93,6 +93,11 @@ class Evaluation:
         return _scaled(self.forces_std_raw, self.forces_calibration)
 
     @property
+    def node_energy_std(self) -> FloatArray | None:
+        """Calibrated σ of each atom's share of the energy, (n_atoms,); it shares the energy's calibration."""
+        return _scaled(self.node_energy_std_raw, self.energy_calibration)
+
+    @property
     def samples(self) -> dict[Quantity, Sample]:
         """Errors and σ, pooled, for each quantity that has labels and a σ > 0."""
         n, components = np.arange(self.n_structures), np.repeat(self.structure_index, 3)

@@ -123,10 +123,8 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     """Read a model, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
     path = Path(path)
     header, tensors = _read(path)
-    potentials = [
-        _build(path, part, own) for part, own in zip(header.parts, _by_member(path, header, tensors), strict=True)
-    ]
-    model = _assemble(path, header, potentials)
+    parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
+    model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.energy_calibration = header.energy_calibration
     model.forces_calibration = header.forces_calibration
     model.record = header.record

@@ -37,7 +37,7 @@ def forces_variance(
         return None, None
     if how != "auto" and how not in head.force_std_methods:
         raise ConfigError(
-            f"force σ of this {head.method} head cannot be had as {how!r}: ask for forces_std "
+            f"this {head.method} head cannot compute force σ as {how!r}: use forces_std "
             f"{' or '.join(map(repr, head.force_std_methods))} (or 'auto')"
         )
     if head.force_std_methods == ("by_atom",):

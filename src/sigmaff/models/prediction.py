@@ -25,7 +25,7 @@ Ensembles and dropout (spread of members) and latent distances (one value per at
 
 StdKind = Literal["epistemic", "aleatoric", "total"]
 STD_KINDS: dict[StdKind | None, str] = {
-    "epistemic": "epistemic: what the model cannot know for want of data, without the noise of labels",
+    "epistemic": "epistemic: what the model cannot know from its data, without the noise of labels",
     "aleatoric": "aleatoric: the noise of labels, without what the model cannot know",
     "total": "total: what the model cannot know, and the noise of labels",
     None: "none: the method gives no σ",

@@ -150,8 +150,8 @@ def meaning_of_std(evaluation: Evaluation) -> dict[str, str]:
 def _calibration_words(calibration: Calibration) -> str:
     if calibration.n_samples == 0:
         return "none: σ is raw"
-    n_errors = f"{calibration.n_samples:,} held-out errors"
-    return f"{calibration.method}: raw σ × {calibration.scale:.3g}, fitted on {n_errors}"
+    factor = f"{calibration.method}: raw σ × {calibration.scale:.3g}"
+    return f"{factor}, fitted on {calibration.n_samples:,} held-out errors"
 
 
 def timing_table(evaluation: Evaluation, timings: Mapping[str, float]) -> dict[str, str]:
