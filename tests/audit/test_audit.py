@@ -227,13 +227,7 @@ def test_work_around_a_loop_is_that_of_the_curl():
 def test_a_whirl_drives_a_simulation():
     subject = Subject(name="whirl", calculator=Whirl())
     finding = conservation.measure(
-        subject,
-        STRUCTURES,
-        np.random.default_rng(0),
-        n_components=3,
-        n_loops=1,
-        nve_ps=0.2,
-        listener=Listener(),
+        subject, STRUCTURES, np.random.default_rng(0), n_components=3, n_loops=1, nve_ps=0.2, listener=Listener()
     )
     assert finding.verdict == "fails"
     assert finding.numbers["drift"] > finding.tolerances["drift"].approximately

@@ -99,7 +99,7 @@ def test_independent_atoms_cannot_be_sampled():
     """Samples are functions that all atoms share: auto takes the exact way, however large the structure."""
     potential, graph = potential_with(covariance="diagonal", n_samples=1), graph_of(ETHANOL)
     assert potential.predict(graph).provenance.forces_std == "exact"
-    with pytest.raises(ConfigError, match="cannot be had as 'sampled'"):
+    with pytest.raises(ConfigError, match="cannot compute force σ as 'sampled'"):
         potential.predict(graph, forces_std="sampled")
 
 

@@ -5,11 +5,19 @@ from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
-from sigmaff.audit.audit import DESIDERATA, FULL, QUICK, Audit, AuditConfig, audit
-from sigmaff.audit.external import foreign_subject
+from sigmaff.audit.audit import (
+    DESIDERATA,
+    FULL,
+    QUICK,
+    Audit,
+    AuditConfig,
+    audit,
+    audit_content,
+    audit_markdown,
+    audit_table,
+)
 from sigmaff.audit.finding import Finding, Series, Tolerance, Verdict
-from sigmaff.audit.subject import Answer, Subject, ask
-from sigmaff.audit.table import audit_content, audit_markdown, audit_table
+from sigmaff.audit.subject import Subject, ask, foreign_subject
 
 
 class _CallablePackage(ModuleType):

@@ -1,7 +1,7 @@
 """Desideratum 4: a σ must not cost accuracy."""
 
-from sigmaff.audit import tolerances, words
-from sigmaff.audit.finding import Finding, judged, not_applicable
+from sigmaff.audit import tolerances
+from sigmaff.audit.finding import NO_COMPARISON, NO_LABELS, Finding, judged, not_applicable
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import mae, rmse
 
@@ -11,16 +11,21 @@ NAME = "Accuracy"
 def measure(evaluation: Evaluation | None, backbone: Evaluation | None) -> Finding:
     """MAE and RMSE of energies (eV) and force components (eV/Å), and their MAE over that of the backbone alone."""
     if evaluation is None:
-        return not_applicable(NAME, words.NO_LABELS)
+        return not_applicable(NAME, NO_LABELS)
     own = _errors(evaluation)
     if not own:
         return not_applicable(NAME, f"{evaluation.name} has no labels, or unknown elements: errors are undefined.")
+    named = (("energies", "energy_mae", "eV"), ("forces", "forces_mae", "eV/Å"))
+    known = [f"{own[key]:.3g} {unit} for {name}" for name, key, unit in named if key in own]
+    sentence = "Mean absolute errors are " + " and ".join(known)
     if backbone is None:
-        return not_applicable(NAME, f"{words.errors(own)}. {words.NO_COMPARISON}", own)
+        return not_applicable(NAME, f"{sentence}. {NO_COMPARISON}", own)
     reference = _errors(backbone)
     ratios = {f"{key}_ratio": own[key] / reference[key] for key in ("energy_mae", "forces_mae") if key in own}
     numbers = own | {f"{key}, backbone": value for key, value in reference.items()} | ratios
-    return judged(NAME, numbers, tolerances.ACCURACY, words.accuracy(own, ratios))
+    shown = " / ".join(f"{ratio:.2f}" for ratio in ratios.values())
+    sentence += f": {shown} times those of the backbone alone, energies / forces."
+    return judged(NAME, numbers, tolerances.ACCURACY, f"{shown} × backbone", sentence)
 
 
 def _errors(evaluation: Evaluation) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The audit: six desiderata, measured on one subject."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -19,7 +20,8 @@ from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.models import Model
 from sigmaff.progress import Listener
 
-Measurement = Callable[[], Finding]
+Evaluated = Callable[[], Evaluation | None]
+DESIDERATA = (symmetry.NAME, conservation.NAME, locality.NAME, accuracy.NAME, confidence.NAME, speed.NAME)
 
 
 class AuditConfig(Settings):
@@ -74,79 +76,72 @@ def audit(
     if not structures:
         raise DataError("an audit needs at least one structure of a kind that the model knows")
     listener = listener or Listener()
-    measurements = _measurements(subject, list(structures)[: options.n_structures], options, backbone, listener)
-    measurements |= _measurements_on_data(subject, structures[0], options, data, ood, backbone, listener)
-    findings = []
-    for name in DESIDERATA:
-        listener.stage(f"{subject.name}: {name.lower()}")
-        findings.append(_measured(name, measurements[name]))
-    return Audit(name=subject.name, findings=tuple(findings))
+    few = list(structures)[: options.n_structures]
 
-
-DESIDERATA = (symmetry.NAME, conservation.NAME, locality.NAME, accuracy.NAME, confidence.NAME, speed.NAME)
-
-
-def _measurements(
-    subject: Subject, structures: Sequence[Atoms], options: AuditConfig, backbone: Model | None, listener: Listener
-) -> dict[str, Measurement]:
     def random() -> np.random.Generator:
         return np.random.default_rng(options.seed)
 
-    return {
-        symmetry.NAME: lambda: symmetry.measure(subject, structures, random(), n_repeats=options.n_operations),
+    evaluated = partial(evaluate_subject, subject, batch_size=options.batch_size, listener=listener)
+    own, other = cache(partial(evaluated, data)), partial(evaluated, ood)
+
+    def reference() -> Evaluation | None:
+        if data is None or backbone is None or subject.model is None:
+            return None
+        return evaluate_in_batches(backbone, data, batch_size=options.batch_size, listener=listener)
+
+    measurements: dict[str, Callable[[], Finding]] = {
+        symmetry.NAME: lambda: symmetry.measure(subject, few, random(), n_repeats=options.n_operations),
         conservation.NAME: lambda: conservation.measure(
-            subject,
-            structures,
-            random(),
-            n_components=options.n_components,
-            n_loops=options.n_loops,
-            nve_ps=options.nve_ps,
-            listener=listener,
+            subject, few, random(), options.n_components, options.n_loops, options.nve_ps, listener
         ),
-        locality.NAME: lambda: locality.measure(subject, structures, n_copies=options.n_copies),
-        speed.NAME: lambda: speed.measure(subject, structures, backbone, n_rounds=options.n_rounds),
+        locality.NAME: lambda: locality.measure(subject, few, n_copies=options.n_copies),
+        accuracy.NAME: lambda: accuracy.measure(own(), reference()),
+        confidence.NAME: lambda: _confidence(subject, few[0], own, other),
+        speed.NAME: lambda: speed.measure(subject, few, backbone, n_rounds=options.n_rounds),
     }
 
-
-def _measurements_on_data(
-    subject: Subject,
-    atoms: Atoms,
-    options: AuditConfig,
-    data: LabelledStructures | None,
-    ood: LabelledStructures | None,
-    backbone: Model | None,
-    listener: Listener,
-) -> Mapping[str, Measurement]:
-    size = options.batch_size
-
-    @cache
-    def own() -> Evaluation | None:
-        return None if data is None else evaluate_subject(subject, data, batch_size=size, listener=listener)
-
-    def accurate() -> Finding:
-        reference = None
-        if data is not None and backbone is not None and subject.model is not None:
-            reference = evaluate_in_batches(backbone, data, batch_size=size, listener=listener)
-        return accuracy.measure(own(), reference)
-
-    def confident() -> Finding:
-        answer = ask(subject, atoms, with_forces_std=True)
-        if answer.energy_std is None and answer.forces_std is None:
-            return confidence.NO_STD
-        if ood is None:
-            return confidence.measure(own(), None)
+    def measured(name: str) -> Finding:
+        listener.stage(f"{subject.name}: {name.lower()}")
         try:
-            other = evaluate_subject(subject, ood, batch_size=size, listener=listener)
+            return measurements[name]()
         except SigmaffError as error:
-            finding = confidence.measure(own(), None)
-            return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
-        return confidence.measure(own(), other)
+            return not_applicable(name, f"It cannot be measured: {error}")
 
-    return {accuracy.NAME: accurate, confidence.NAME: confident}
+    return Audit(name=subject.name, findings=tuple(map(measured, DESIDERATA)))
 
 
-def _measured(name: str, measure: Measurement) -> Finding:
+def _confidence(subject: Subject, atoms: Atoms, own: Evaluated, other: Evaluated) -> Finding:
+    answer = ask(subject, atoms, with_forces_std=True)
+    if answer.energy_std is None and answer.forces_std is None:
+        return confidence.NO_STD
     try:
-        return measure()
+        ood = other()
     except SigmaffError as error:
-        return not_applicable(name, f"It cannot be measured: {error}")
+        finding = confidence.measure(own(), None)
+        return replace(finding, sentence=f"{finding.sentence} The set of another kind cannot be predicted: {error}")
+    return confidence.measure(own(), ood)
+
+
+# --- audits side by side
+
+
+def audit_table(audits: Sequence[Audit]) -> list[list[str]]:
+    """A header, then one row for each desideratum: marks, each with the number behind it."""
+    rows = {name: [audit[name] for audit in audits] for name in DESIDERATA}
+    cells = ([name, *(f"{item.mark} {item.figure}".strip() for item in found)] for name, found in rows.items())
+    return [["desideratum", *(audit.name for audit in audits)], *cells]
+
+
+def audit_markdown(audits: Sequence[Audit]) -> str:
+    """The table, and below it a sentence on each of its cells."""
+    header, *body = audit_table(audits)
+    lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *body)]
+    for audit in audits:
+        lines += ["", f"**{audit.name}**", ""]
+        lines += [f"- {item.mark} {item.desideratum}: {item.sentence}" for item in audit.findings]
+    return "\n".join(lines) + "\n"
+
+
+def audit_content(audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    """Everything, for a JSON file."""
+    return [asdict(audit) for audit in audits]

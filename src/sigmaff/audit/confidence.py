@@ -1,15 +1,13 @@
 """Desideratum 5: σ is as large as errors, larger where errors are larger, and largest on new structures."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from sigmaff.audit import tolerances, words
-from sigmaff.audit.finding import Finding, Series, Tolerance, judged, line, not_applicable
+from sigmaff.audit import tolerances
+from sigmaff.audit.finding import NO_LABELS, Finding, judged, line, not_applicable
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, standardised_sizes
-from sigmaff.evaluation.samples import Sample
-from sigmaff.evaluation.summary import summarize
+from sigmaff.evaluation.samples import QUANTITIES, Sample
+from sigmaff.evaluation.summary import Summary, summarize
 
 NAME = "Confidence"
 MEASURES = (
@@ -17,9 +15,7 @@ MEASURES = (
     *("coverage_68", "coverage_95", "auroc", "fpr95"),
 )
 PLURALS = {"energy": "energies", "forces": "forces"}
-
-
-NO_STD = Finding(desideratum=NAME, verdict="fails", figure=words.NO_STD.figure, sentence=words.NO_STD.sentence)
+NO_STD = Finding(desideratum=NAME, verdict="fails", figure="no σ", sentence="The model provides no uncertainty.")
 
 
 def measure(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding:
@@ -30,22 +26,26 @@ def measure(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding:
     σ and |error| is positive; the AUROC of σ, per atom for energies, is at least 0.9.
     """
     if evaluation is None:
-        return not_applicable(NAME, words.NO_LABELS)
-    samples, summary = list(evaluation.samples.values()), summarize(evaluation, ood)
+        return not_applicable(NAME, NO_LABELS)
+    samples, summary = evaluation.samples.values(), summarize(evaluation, ood)
     numbers = {
         key: value
-        for key in (f"{quantity}_{measure}" for quantity in ("energy", "forces") for measure in MEASURES)
+        for key in (f"{quantity}_{name}" for quantity in QUANTITIES for name in MEASURES)
         if isinstance(value := summary.get(key), float)
     }
     if not samples:
         return not_applicable(NAME, f"There are no labels, or no σ above 0, on {evaluation.name}.", numbers)
-    return judged(
-        NAME,
-        numbers,
-        _tolerances(samples, evaluation.n_structures),
-        words.confidence(summary, evaluation.name, None if ood is None else ood.name),
-        series=[_curve(item) for item in samples],
-    )
+    limits = {
+        f"{sample.quantity}_calibration": tolerances.calibration_tolerance(sample.quantity, calibration_chance(sample))
+        for sample in samples
+    }
+    spearman = tolerances.spearman_tolerance(evaluation.n_structures)
+    for name, limit in (("spearman", spearman), ("auroc", tolerances.AUROC)):
+        limits |= {f"{quantity}_{name}": limit for quantity in QUANTITIES}
+    figure, sentence = _words(summary, evaluation, ood)
+    levels = np.linspace(0.0, 1.0, 51)
+    curves = [line(f"calibration of {PLURALS[s.quantity]}", levels, s.coverage(levels)) for s in samples]
+    return judged(NAME, numbers, limits, figure, sentence, series=curves)
 
 
 def calibration_chance(sample: Sample) -> float:
@@ -61,21 +61,20 @@ def calibration_chance(sample: Sample) -> float:
     return float(np.sqrt(np.square(by_structure).sum()) / len(sample.errors))
 
 
-def _tolerances(samples: Sequence[Sample], n_structures: int) -> dict[str, Tolerance]:
-    spearman = tolerances.spearman_tolerance(n_structures)
-    return {
-        f"{item.quantity}_calibration": tolerances.calibration_tolerance(
-            tolerances.CALIBRATION[item.quantity], calibration_chance(item)
-        )
-        for item in samples
-    } | {
-        "energy_spearman": spearman,
-        "forces_spearman": spearman,
-        "energy_auroc": tolerances.AUROC,
-        "forces_auroc": tolerances.AUROC,
-    }
+def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> tuple[str, str]:
+    """Figure and sentence; pairs of numbers are energies / forces."""
 
+    def pair(measure: str) -> str:
+        found = [summary.get(f"{quantity}_{measure}") for quantity in QUANTITIES]
+        return " / ".join(f"{value:.2f}" if isinstance(value, float) else "–" for value in found)
 
-def _curve(sample: Sample) -> Series:
-    levels = np.linspace(0.0, 1.0, 51)
-    return line(f"calibration of {PLURALS[sample.quantity]}", levels, sample.coverage(levels))
+    has_auroc = summary["energy_auroc"] is not None or summary["forces_auroc"] is not None
+    detection = "no set of another kind is given"
+    if ood is not None:
+        detection = f"AUROC of {ood.name} {pair('auroc')}, FPR95 {pair('fpr95')}"
+    return (
+        f"calibration {pair('calibration')}" + (f", AUROC {pair('auroc')}" if has_auroc else ""),
+        f"Energies / forces on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
+        f"{pair('calibration')}, share within 95 % intervals {pair('coverage_95')}, Spearman of σ and |error| "
+        f"{pair('spearman')}; {detection}.",
+    )

@@ -8,7 +8,7 @@ from ase import Atoms, units
 from ase.md.velocitydistribution import Stationary
 from ase.md.verlet import VelocityVerlet
 
-from sigmaff.audit import tolerances, words
+from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged, line
 from sigmaff.audit.subject import Subject, ask
 from sigmaff.errors import DataError
@@ -52,7 +52,6 @@ def measure(
     subject: Subject,
     structures: Sequence[Atoms],
     rng: np.random.Generator,
-    *,
     n_components: int,
     n_loops: int,
     nve_ps: float,
@@ -60,38 +59,37 @@ def measure(
 ) -> Finding:
     """Forces against differences and work around loops on every structure, a run from the first one."""
     rounding = energy_rounding(subject, structures[0], rng)
-    deviation, differences_rounding = _against_differences(subject, structures, rng, rounding, n_components)
+    deviation, of_rounding = _against_differences(subject, structures, rng, rounding, n_components)
     work = max(_random_loop(subject, atoms, rng) for atoms in structures for _ in range(n_loops))
     run = nve(subject, structures[0], rng, nve_ps, listener)
-    numbers: dict[str, float | None] = {
-        "forces_against_differences": max(0.0, deviation - 3.0 * differences_rounding),
-        words.DIFFERENCES: deviation,
-        words.ROUNDING: differences_rounding,
+    numbers = {
+        "forces_against_differences": max(0.0, deviation - 3.0 * of_rounding),
+        "forces_against_differences, with rounding": deviation,
+        "rounding of the differences": of_rounding,
         "rounding of the energy (eV)": rounding,
         "loop_work": work,
-        **_drift_numbers(run),
     }
-    times, energies = run.means(PLOT_POINTS)
-    return judged(
-        NAME,
-        numbers,
-        tolerances.CONSERVATION,
-        words.conservation(numbers, run.stopped, TIME_STEP),
-        series=[line("nve", times, 1e3 * (energies - run.energy.mean()))],
+    figure, outcome = f"loops yield {work:.0e}", "the run is too short to measure a drift."
+    if not run.is_short:
+        slope, error = drift(*run.means(N_BLOCKS))
+        length = float(run.picoseconds[-1])
+        numbers |= {
+            "drift": max(0.0, abs(slope) - 2.0 * error),
+            "drift, slope (eV/atom/ps)": slope,
+            "drift, its standard error (eV/atom/ps)": error,
+            "run (ps)": length,
+            "fluctuation of the total energy (eV/atom)": float(run.energy.std()),
+        }
+        figure = f"{1e3 * slope:.2g} ± {1e3 * error:.1g} meV/atom/ps"
+        outcome = f"the total energy drifts by {figure} in {length:.2g} ps at {TIME_STEP} fs."
+    sentence = (
+        f"Forces differ from the slope of the energy by {deviation:.1e} of their rms (rounding alone: "
+        f"{of_rounding:.1e}); closed paths yield up to {work:.1e} of the work done along them; "
+        f"{outcome}" + ("" if run.stopped is None else f" The run ended early, {run.stopped}")
     )
-
-
-def _drift_numbers(run: Run) -> dict[str, float | None]:
-    if run.is_short:
-        return {}
-    slope, error = drift(*run.means(N_BLOCKS))
-    return {
-        "drift": max(0.0, abs(slope) - 2.0 * error),
-        words.DRIFT: slope,
-        words.DRIFT_ERROR: error,
-        words.RUN_LENGTH: float(run.picoseconds[-1]),
-        "fluctuation of the total energy (eV/atom)": float(run.energy.std()),
-    }
+    times, energies = run.means(PLOT_POINTS)
+    series = [line("nve", times, 1e3 * (energies - run.energy.mean()))]
+    return judged(NAME, numbers, tolerances.CONSERVATION, figure, sentence, series=series)
 
 
 # --- forces against differences of the energy
@@ -142,16 +140,13 @@ def loop_work(subject: Subject, atoms: Atoms, first: FloatArray, second: FloatAr
 
     Sums over evenly spaced t converge faster than any power of their number, as the integrand is periodic.
     """
-    angles = 2.0 * np.pi * np.arange(LOOP_POINTS) / LOOP_POINTS
-    work = np.array(
-        [
-            np.vdot(
-                ask(subject, _moved(atoms, (np.cos(t) - 1.0) * first + np.sin(t) * second)).forces,
-                np.cos(t) * second - np.sin(t) * first,
-            )
-            for t in angles
-        ]
-    )
+
+    def work_at(angle: float) -> float:
+        cosine, sine = np.cos(angle), np.sin(angle)
+        moved = _moved(atoms, (cosine - 1.0) * first + sine * second)
+        return float(np.vdot(ask(subject, moved).forces, cosine * second - sine * first))
+
+    work = np.array([work_at(angle) for angle in 2.0 * np.pi * np.arange(LOOP_POINTS) / LOOP_POINTS])
     width = 2.0 * np.pi / LOOP_POINTS
     return float(work.sum()) * width, float(np.abs(work).sum()) * width
 
@@ -166,11 +161,7 @@ def _random_loop(subject: Subject, atoms: Atoms, rng: np.random.Generator) -> fl
 
 
 def nve(
-    subject: Subject,
-    atoms: Atoms,
-    rng: np.random.Generator,
-    picoseconds: float,
-    listener: Listener | None = None,
+    subject: Subject, atoms: Atoms, rng: np.random.Generator, picoseconds: float, listener: Listener | None = None
 ) -> Run:
     """Velocity Verlet from a thermal start. It ends early where the structure can no longer be predicted."""
     structure = atoms.copy()
@@ -186,14 +177,14 @@ def nve(
     for step in range(n_steps):
         try:
             dynamics.run(1)
-            energies.append(structure.get_total_energy() / len(structure))
-            if not np.isfinite(energies[-1]):
+            energy = structure.get_total_energy() / len(structure)
+            if not np.isfinite(energy):
                 raise DataError("the energy is not a finite number")
         except Exception as error:  # of the model, or of another program
             stopped = f"after {TIME_STEP * step:g} fs: {error}"
             break
+        energies.append(energy)
         (listener or Listener()).advance(step + 1, n_steps)
-    energies = [energy for energy in energies if np.isfinite(energy)]
     times = 1e-3 * TIME_STEP * np.arange(1, len(energies) + 1, dtype=np.float64)
     return Run(picoseconds=times, energy=np.array(energies), stopped=stopped)
 

@@ -6,21 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmaff.audit.subject import Answer, Subject, ask
+from sigmaff.audit.subject import Subject, ask
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.evaluation.datasets import foreign_dataset
 from sigmaff.evaluation.evaluate import Evaluation, evaluate
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.models import Model
-from sigmaff.models.prediction import Provenance
 from sigmaff.progress import Listener
 
 
 def evaluate_subject(
-    subject: Subject, structures: LabelledStructures, *, batch_size: int, listener: Listener
-) -> Evaluation:
-    """Errors and σ, raw and with the calibrations of our models."""
+    subject: Subject, structures: LabelledStructures | None, *, batch_size: int, listener: Listener
+) -> Evaluation | None:
+    """Errors and σ, raw and with the calibrations of our models; ``None`` without structures."""
+    if structures is None:
+        return None
     if subject.model is None:
         return _one_by_one(subject, structures, listener)
     return evaluate_in_batches(subject.model, structures, batch_size=batch_size, listener=listener)
@@ -43,7 +44,6 @@ def _one_by_one(subject: Subject, structures: LabelledStructures, listener: List
             raise DataError(f"{structures.frame_name(index)}: {error}") from error
         listener.advance(index + 1, len(structures))
     seconds = (time.perf_counter() - began) / len(structures)
-    energy_std = _stds([answer.energy_std for answer in answers])
     sizes = [len(atoms) for atoms in structures.structures]
     return Evaluation(
         name=Path(structures.source).stem,
@@ -52,21 +52,16 @@ def _one_by_one(subject: Subject, structures: LabelledStructures, listener: List
         positions=np.concatenate([atoms.positions for atoms in structures.structures]),
         energy=structures.energy,
         energy_predicted=np.array([answer.energy for answer in answers]),
-        energy_std_raw=energy_std,
+        energy_std_raw=_stds([answer.energy_std for answer in answers]),
         forces=None if structures.forces is None else np.concatenate(structures.forces),
         forces_predicted=np.concatenate([answer.forces for answer in answers]),
         forces_std_raw=_stds([answer.forces_std for answer in answers]),
-        node_energy_std_raw=None,
-        provenance=_provenance(subject, answers),
+        provenance=answers[0].provenance,
         seconds_per_structure=seconds,
     )
 
 
 def _stds(values: Sequence[float | FloatArray | None]) -> FloatArray | None:
     """All of them as one array; ``None`` if one is missing."""
-    present = [np.atleast_1d(np.asarray(value)) for value in values if value is not None]
+    present = [np.atleast_1d(value) for value in values if value is not None]
     return np.concatenate(present) if len(present) == len(values) else None
-
-
-def _provenance(subject: Subject, answers: Sequence[Answer]) -> Provenance:
-    return Provenance(method=subject.name, kind=None if answers[0].energy_std is None else "total")

@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sigmaff.audit.words import Words
 from sigmaff.evaluation.metrics import FloatArray
 
 Verdict = Literal["holds", "approximately", "fails", "not applicable"]
-MARKS: dict[Verdict, str] = {"holds": "✓", "approximately": "(✓)", "fails": "✗", "not applicable": "–"}
-_ORDER: tuple[Verdict, ...] = ("not applicable", "holds", "approximately", "fails")
+MARKS: dict[Verdict, str] = {"not applicable": "–", "holds": "✓", "approximately": "(✓)", "fails": "✗"}
+"""From the best to the worst."""
+NO_LABELS = "There are no labelled structures to measure errors on."
+NO_COMPARISON = "There is no backbone without σ to compare with."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Tolerance:
     """A number holds up to ``holds``, approximately up to ``approximately``; ``at_least``: both are lower limits."""
 
@@ -60,36 +61,33 @@ class Finding:
 
 def judged(
     desideratum: str,
-    numbers: Mapping[str, float | None],
+    numbers: Mapping[str, float],
     tolerances: Mapping[str, Tolerance],
-    words: Words,
+    figure: str,
+    sentence: str,
     *,
     series: Sequence[Series] = (),
 ) -> Finding:
-    """A finding whose verdict is the worst of its numbers; missing numbers are left out.
+    """A finding whose verdict is the worst of its numbers; tolerances of missing numbers are left out.
 
     A judged number that is not finite is a failure. It is left out of the numbers, because JSON has no such value.
     """
-    known = {name: float(value) for name, value in numbers.items() if value is not None}
-    used = {name: tolerance for name, tolerance in tolerances.items() if name in known}
+    used = {name: tolerance for name, tolerance in tolerances.items() if name in numbers}
+    verdicts = [tolerance.verdict(numbers[name]) for name, tolerance in used.items()]
     return Finding(
         desideratum=desideratum,
-        verdict=worst([tolerance.verdict(known[name]) for name, tolerance in used.items()]),
-        figure=words.figure,
-        sentence=words.sentence,
-        numbers={name: value for name, value in known.items() if math.isfinite(value)},
+        verdict=max(verdicts, key=list(MARKS).index, default="not applicable"),
+        figure=figure,
+        sentence=sentence,
+        numbers={name: float(value) for name, value in numbers.items() if math.isfinite(value)},
         tolerances=used,
         series=tuple(series),
     )
 
 
-def not_applicable(desideratum: str, sentence: str, numbers: Mapping[str, float | None] | None = None) -> Finding:
+def not_applicable(desideratum: str, sentence: str, numbers: Mapping[str, float] | None = None) -> Finding:
     """Numbers without a verdict, and the reason why there is none."""
-    return judged(desideratum, numbers or {}, {}, Words("", sentence))
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    return max(verdicts, key=_ORDER.index, default="not applicable")
+    return judged(desideratum, numbers or {}, {}, "", sentence)
 
 
 def line(plot: str, x: FloatArray, y: FloatArray) -> Series:

@@ -7,11 +7,12 @@ import numpy as np
 from ase import Atoms
 from scipy.stats import t as student
 
-from sigmaff.audit import tolerances, words
+from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged, line
-from sigmaff.audit.subject import Answer, Subject, ask
+from sigmaff.audit.subject import Subject, ask
 from sigmaff.errors import DataError
 from sigmaff.evaluation.metrics import FloatArray
+from sigmaff.models.prediction import StructurePrediction
 
 NAME = "Locality"
 GAP = 15.0  # Å
@@ -58,43 +59,48 @@ def measure(subject: Subject, structures: Sequence[Atoms], *, n_copies: int) -> 
     answers, refused = _answers(subject, structures, n_copies)
     n = np.arange(1, len(answers[0]) + 1, dtype=np.float64)
     if n.size < 3:
-        too_few = words.too_few_copies(n.size, n_copies, refused)
-        return judged(NAME, {"copies": n.size}, tolerances.LOCALITY, too_few)
+        sentence = f"The model cannot predict far copies of a structure: {refused}"
+        figure = f"takes {n.size} of {n_copies} copies"
+        return judged(NAME, {"copies": n.size}, tolerances.LOCALITY, figure, sentence)
     energies = np.array([[answer.energy for answer in row] for row in answers])
-    n_atoms = np.array([len(row[0].forces) for row in answers])
-    numbers: dict[str, float | None] = {
-        "additivity": float((np.abs(energies - n * energies[:, :1]) / (n * n_atoms[:, None])).max()),
-        "copies": float(n.size),
-    }
-    if answers[0][0].energy_std is None:
-        said = words.locality(numbers, refused, has_std=False, law=None)
-        return judged(NAME, numbers, tolerances.LOCALITY, said)
     std = np.array([[answer.energy_std or 0.0 for answer in row] for row in answers])
-    if not (std > 0).all():
-        said = words.locality(numbers, refused, has_std=True, law=None)
-        return judged(NAME, numbers | {"distance_to_law": np.inf}, tolerances.LOCALITY, said)
-    growth, law = _growth_numbers(fit_growth(n, std))
-    numbers |= growth
-    said = words.locality(numbers, refused, has_std=True, law=law)
-    return judged(NAME, numbers, tolerances.LOCALITY, said, series=[line("locality", n, std[0] / std[0, 0])])
+    n_atoms = np.array([len(row[0].forces) for row in answers])
+    additivity = float((np.abs(energies - n * energies[:, :1]) / (n * n_atoms[:, None])).max())
+    numbers: dict[str, float] = {"additivity": additivity, "copies": n.size}
+    series = []
+    if answers[0][0].energy_std is None:
+        figure, growth = "energies; no σ", "; there is no σ to add up."
+    elif not (std > 0).all():
+        figure, growth = "σ = 0", ", but the energy σ is 0."
+        numbers["distance_to_law"] = np.inf
+    else:
+        found, figure, growth = _growth(fit_growth(n, std))
+        numbers |= found
+        series.append(line("locality", n, std[0] / std[0, 0]))
+    sentence = f"Energies of up to {n.size} copies add up to {additivity:.1e} eV/atom{growth}"
+    if refused is not None:
+        sentence += f" It takes no more than {n.size} copies: {refused}"
+    return judged(NAME, numbers, tolerances.LOCALITY, figure, sentence, series=series)
 
 
-def _growth_numbers(growth: Growth) -> tuple[dict[str, float], str | None]:
-    """Numbers of the growth of σ, and the law that it follows, at least approximately."""
-    exponent = min(LAWS, key=lambda exponent: abs(growth.slope - exponent))
-    judged_numbers = {"distance_to_law": abs(growth.slope - exponent), "irregularity": growth.irregularity}
-    lawful = all(tolerances.LOCALITY[name].verdict(value) != "fails" for name, value in judged_numbers.items())
-    numbers = {
-        "slope": growth.slope,
-        "slope, lower end of 95 %": growth.interval[0],
-        "slope, upper end of 95 %": growth.interval[1],
-    }
-    return numbers | judged_numbers, LAWS[exponent] if lawful else None
+def _growth(fitted: Growth) -> tuple[dict[str, float], str, str]:
+    """Numbers, figure and words."""
+    low, high = fitted.interval
+    exponent = min(LAWS, key=lambda exponent: abs(fitted.slope - exponent))
+    limited = {"distance_to_law": abs(fitted.slope - exponent), "irregularity": fitted.irregularity}
+    lawful = all(tolerances.LOCALITY[name].verdict(value) != "fails" for name, value in limited.items())
+    shown = f"{round(fitted.slope, 2) + 0.0:.2f}"  # no −0
+    return (
+        {"slope": fitted.slope, "slope, lower end of 95 %": low, "slope, upper end of 95 %": high} | limited,
+        f"σ ∝ n^{shown}" if lawful else f"slope {shown}, by no law",
+        f"; σ of n copies grows as n^{fitted.slope:.3f} (95 %: {low:.3f} to {high:.3f}), "
+        f"{LAWS[exponent] if lawful else 'by no law of size'}.",
+    )
 
 
 def _answers(
     subject: Subject, structures: Sequence[Atoms], n_copies: int
-) -> tuple[list[list[Answer]], DataError | None]:
+) -> tuple[list[list[StructurePrediction]], DataError | None]:
     """Answers for 1, 2, … copies of each structure, and the error that forbids more. One copy must work."""
     answers = [[ask(subject, atoms)] for atoms in structures]
     for n in range(2, n_copies + 1):

@@ -1,21 +1,21 @@
 """Audits as a page: the table of the six desiderata, and for each of them its plots, sentences, numbers and limits."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
 
-from sigmaff.audit import DESIDERATA, Audit, Series, Tolerance, audit_table
+from sigmaff.audit.audit import DESIDERATA, Audit, audit_table
+from sigmaff.audit.finding import Finding, Series, Tolerance
 from sigmaff.report import figures
 from sigmaff.report.page import write_page
-from sigmaff.report.sections import Card
+from sigmaff.report.sections import Card, card
 from sigmaff.report.tables import BLANK, quantity
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1d2329", "#8a9199")  # Okabe-Ito, greys
+_OTHER_COLORS = ("#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # of the Okabe-Ito set
+COLORS = (figures.BLUE, figures.ORANGE, *_OTHER_COLORS, figures.INK, figures.GREY)
 STYLES = ("-", "--", ":", "-.")
 LEADS = {
     "Symmetry": "Nothing may depend on how a structure is turned, mirrored or placed, or its atoms are numbered.",
@@ -29,28 +29,7 @@ LEADS = {
 }
 
 Lines = Sequence[tuple[str, Series]]
-Draw = Callable[[Axes, Lines], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """A number of all subjects, and where its limits are."""
-
-    label: str
-    limits: str
-    reason: str
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A desideratum."""
-
-    heading: str
-    lead: str
-    cards: tuple[Card, ...]
-    sentences: tuple[tuple[str, str, str], ...]  # subject, mark, sentence
-    numbers: tuple[Row, ...]
+"""Subjects and their series."""
 
 
 def write_audit_page(path: Path, audits: Sequence[Audit], *, title: str, force: bool = False) -> None:
@@ -71,30 +50,31 @@ def _verdict(audit: Audit) -> str:
     return f"{audit.name} holds {counts[0]} of {len(DESIDERATA)}{nearly}."
 
 
-def _section(name: str, audits: Sequence[Audit]) -> Section:
+def _section(name: str, audits: Sequence[Audit]) -> dict[str, object]:
+    """A desideratum."""
     found = [(audit.name, audit[name]) for audit in audits]
-    return Section(
-        heading=name,
-        lead=LEADS[name],
-        cards=tuple(_cards([(subject, series) for subject, finding in found for series in finding.series])),
-        sentences=tuple((subject, finding.mark, finding.sentence) for subject, finding in found),
-        numbers=tuple(_rows(name, audits)),
-    )
+    return {
+        "heading": name,
+        "lead": LEADS[name],
+        "cards": _cards([(subject, series) for subject, finding in found for series in finding.series]),
+        "sentences": [(subject, finding.mark, finding.sentence) for subject, finding in found],
+        "numbers": _rows([finding for _, finding in found]),
+    }
 
 
-def _rows(name: str, audits: Sequence[Audit]) -> Iterator[Row]:
-    """Judged numbers first."""
-    findings = [audit[name] for audit in audits]
+def _rows(findings: Sequence[Finding]) -> list[dict[str, object]]:
+    """The numbers of all subjects, judged ones first, and their limits."""
     tolerances = {key: tolerance for finding in findings for key, tolerance in finding.tolerances.items()}
-    others = dict.fromkeys(key for finding in findings for key in finding.numbers)
-    for key in [*tolerances, *(other for other in others if other not in tolerances)]:
-        tolerance = tolerances.get(key)
-        yield Row(
-            label=key.replace("_", " "),
-            limits="" if tolerance is None else _limits(tolerance),
-            reason="" if tolerance is None else tolerance.reason,
-            values=tuple(_number(finding.numbers.get(key)) for finding in findings),
-        )
+    keys = dict.fromkeys([*tolerances, *(key for finding in findings for key in finding.numbers)])
+    return [
+        {
+            "label": key.replace("_", " "),
+            "limits": _limits(tolerances[key]) if key in tolerances else "",
+            "reason": tolerances[key].reason if key in tolerances else "",
+            "cells": [_number(finding.numbers.get(key)) for finding in findings],
+        }
+        for key in keys
+    ]
 
 
 def _number(value: float | None) -> str:
@@ -112,62 +92,51 @@ def _limits(tolerance: Tolerance) -> str:
 # --- plots: one line for each subject
 
 
-def _cards(lines: Lines) -> Iterator[Card]:
+def _cards(lines: Lines) -> list[Card]:
+    cards = []
     for plot, (draw, caption) in PLOTS.items():
         own = [(subject, series) for subject, series in lines if series.plot == plot]
         if own:
-            yield Card(svg=Markup(_svg(plot, draw, own)), caption=caption)
-
-
-def _svg(plot: str, draw: Draw, lines: Lines) -> str:
-    return figures.to_svg(figures.new_figure(lambda axes: draw(axes, lines)), plot.replace(" ", "-"))
+            cards.append(card(plot.replace(" ", "-"), partial(draw, lines=own), caption))
+    return cards
 
 
 def _draw(axes: Axes, lines: Lines) -> None:
     for number, (subject, series) in enumerate(lines):
         color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS) % len(STYLES)]
         axes.plot(series.x, series.y, color=color, linestyle=style, linewidth=1.4, label=subject)
+    axes.legend()
 
 
 def _draw_locality(axes: Axes, lines: Lines) -> None:
     n = np.array(max((series.x for _, series in lines), key=len))
     for exponent, name in ((1.0, "∝ n"), (0.5, "∝ √n")):
-        axes.plot(n, n**exponent, color="#8a9199", linewidth=0.8, linestyle=":")
+        axes.plot(n, n**exponent, color=figures.GREY, linewidth=0.8, linestyle=":")
         axes.annotate(name, (n[-1], n[-1] ** exponent), xytext=(3, 0), textcoords="offset points", fontsize=8)
     _draw(axes, lines)
     axes.set(xscale="log", yscale="log", xlabel="copies n, 15 Å apart", ylabel="energy σ of n copies over that of one")
     axes.set_xticks(n)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_locator(NullLocator())
-    axes.legend()
+        figures.plain_numbers(axis)
 
 
 def _draw_nve(axes: Axes, lines: Lines) -> None:
     _draw(axes, lines)
     axes.set(xlabel="time (ps)", ylabel="total energy about its mean (meV/atom)")
-    axes.legend()
 
 
 def _draw_calibration(axes: Axes, lines: Lines) -> None:
-    axes.plot([0, 1], [0, 1], color="#1d2329", linewidth=0.9, linestyle="--")
+    figures.prepare_coverage(axes)
     _draw(axes, lines)
-    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="expected coverage", ylabel="observed coverage")
     axes.legend(loc="upper left")
 
 
-PLOTS: dict[str, tuple[Draw, str]] = {
+PLOTS: dict[str, tuple[Callable[..., None], str]] = {
     "nve": (
         _draw_nve,
         "Total energy of a run at constant energy, averaged over short times; velocity Verlet, steps of 0.5 fs.",
     ),
     "locality": (_draw_locality, "Energy σ of far copies of one structure, on logarithmic axes."),
-    "calibration of energies": (
-        _draw_calibration,
-        "How many energy errors lie within the interval that should hold the share on the horizontal axis.",
-    ),
-    "calibration of forces": (
-        _draw_calibration,
-        "How many force errors lie within the interval that should hold the share on the horizontal axis.",
-    ),
+    "calibration of energies": (_draw_calibration, figures.COVERAGE_CAPTION.format("energy")),
+    "calibration of forces": (_draw_calibration, figures.COVERAGE_CAPTION.format("force")),
 }

@@ -6,17 +6,18 @@ from copy import deepcopy
 import numpy as np
 from ase import Atoms
 
-from sigmaff.audit import tolerances, words
-from sigmaff.audit.finding import Finding, judged, not_applicable
+from sigmaff.audit import tolerances
+from sigmaff.audit.finding import NO_COMPARISON, Finding, judged, not_applicable
 from sigmaff.audit.subject import Subject, ask
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig
-from sigmaff.models import Ensemble, Model, Potential, PotentialConfig
+from sigmaff.models import Ensemble, Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction
 from sigmaff.timing import median_seconds, time_calls
 
 NAME = "Speed"
 N_MEMBERS = 5
+"""Of the ensemble that a model is compared with."""
 
 
 def measure(subject: Subject, structures: Sequence[Atoms], backbone: Model | None, *, n_rounds: int) -> Finding:
@@ -27,23 +28,30 @@ def measure(subject: Subject, structures: Sequence[Atoms], backbone: Model | Non
     if subject.model is None:
         return _calls(subject, structures[0], n_rounds)
     model = subject.model
-    plain = _plain(model) if backbone is None else backbone
+    plain = backbone or model.potentials[0].with_head(DeterministicConfig()).eval().requires_grad_(False)
     times = time_calls(_ways(model, plain, structures[0]), n_rounds)
     ratios = times["model"] / times["backbone"]
     numbers = {f"milliseconds, {name}": 1e3 * float(np.median(found)) for name, found in times.items()} | {
         "ratio_to_backbone": float(np.median(ratios)),
         "ratio_to_backbone, lower quartile": float(np.quantile(ratios, 0.25)),
         "ratio_to_backbone, upper quartile": float(np.quantile(ratios, 0.75)),
-        "passes": float(model.n_passes),
-        "parameters": float(_n_parameters(model)),
-        "parameters, backbone": float(_n_parameters(plain)),
+        "passes": model.n_passes,
+        "parameters": model.n_parameters,
+        "parameters, backbone": plain.n_parameters,
     }
-    if "ensemble" in times:
-        numbers["ratio_to_ensemble"] = float(np.median(times["model"] / times["ensemble"]))
+    sentence = (
+        f"{'Energy and forces' if model.kind is None else 'Energy, forces and energy σ'} take "
+        f"{numbers['milliseconds, model']:.3g} ms, {numbers['ratio_to_backbone']:.2f} times the energy and forces of "
+        "the backbone"
+    )
     if "model, with force σ" in times:
         numbers["ratio_to_backbone, with force σ"] = float(np.median(times["model, with force σ"] / times["backbone"]))
-    said = words.speed(numbers, has_std=model.kind is not None, n_members=N_MEMBERS)
-    return judged(NAME, numbers, tolerances.SPEED, said)
+        sentence += f" ({numbers['ratio_to_backbone, with force σ']:.2f} times with σ of every force)"
+    if "ensemble" in times:
+        numbers["ratio_to_ensemble"] = float(np.median(times["model"] / times["ensemble"]))
+        sentence += f" and {numbers['ratio_to_ensemble']:.2f} times an ensemble of {N_MEMBERS}"
+    sentence += f"; passes: {model.n_passes}, parameters: {model.n_parameters:,}."
+    return judged(NAME, numbers, tolerances.SPEED, f"{numbers['ratio_to_backbone']:.2f} × backbone", sentence)
 
 
 def _ways(model: Model, plain: Model, atoms: Atoms) -> dict[str, Callable[[], object]]:
@@ -61,6 +69,11 @@ def _ways(model: Model, plain: Model, atoms: Atoms) -> dict[str, Callable[[], ob
     return ways
 
 
+def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
+    graph = build_graph(atoms, model.cutoff, model.dtype)
+    return lambda: model.predict(graph, forces_std=forces_std)
+
+
 def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
     """Another program's calculator; structures differ from call to call, or it would remember its answer."""
     rng = np.random.default_rng(0)
@@ -71,22 +84,5 @@ def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:
         ask(subject, moved)
 
     milliseconds = 1e3 * median_seconds({"call": call}, n_rounds)["call"]
-    sentence = words.speed_of_calls(milliseconds, str(atoms.symbols))
+    sentence = f"{milliseconds:.3g} ms for energy, forces and available σ of {atoms.symbols}. {NO_COMPARISON}"
     return not_applicable(NAME, sentence, {"milliseconds": milliseconds})
-
-
-def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
-    graph = build_graph(atoms, model.cutoff, model.dtype)
-    return lambda: model.predict(graph, forces_std=forces_std)
-
-
-def _plain(model: Model) -> Potential:
-    potential = model.potentials[0]
-    config = PotentialConfig(backbone=potential.config.backbone, head=DeterministicConfig())
-    plain = Potential(config, potential.statistics)
-    plain.set_precision(potential.dtype)
-    return plain.to(potential.device).eval().requires_grad_(False)
-
-
-def _n_parameters(model: Model) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -8,14 +8,21 @@ import numpy.typing as npt
 from ase import Atoms
 from scipy.stats import special_ortho_group
 
-from sigmaff.audit import tolerances, words
+from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged
-from sigmaff.audit.subject import Answer, Subject, ask
+from sigmaff.audit.subject import Subject, ask
 from sigmaff.evaluation.metrics import FloatArray, rmse
+from sigmaff.models.prediction import StructurePrediction
 
 NAME = "Symmetry"
 SHIFT = 5.0  # Å
 TINY = 1e-12
+QUANTITIES = {
+    "energy": ("The energy", "eV/atom"),
+    "forces": ("A force", "of the rms force"),
+    "energy_std": ("The energy σ", "of itself"),
+    "forces_std": ("A force σ", "of the rms σ"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,33 +44,19 @@ class Operation:
         return forces[np.argsort(self.order)] @ self.matrix
 
 
-Maker = Callable[[int, np.random.Generator], Operation]
-
-
-def _rotation(n_atoms: int, rng: np.random.Generator) -> Operation:
-    return Operation(order=np.arange(n_atoms), matrix=special_ortho_group.rvs(3, random_state=rng))
-
-
-def _reflection(n_atoms: int, rng: np.random.Generator) -> Operation:
+def _reflection(rng: np.random.Generator) -> FloatArray:
     normal = rng.normal(size=3)
     normal /= np.linalg.norm(normal)
-    return Operation(order=np.arange(n_atoms), matrix=np.eye(3) - 2.0 * np.outer(normal, normal))
+    return np.eye(3) - 2.0 * np.outer(normal, normal)
 
 
-def _translation(n_atoms: int, rng: np.random.Generator) -> Operation:
-    return Operation(order=np.arange(n_atoms), shift=rng.normal(0.0, SHIFT, size=3))
-
-
-def _permutation(n_atoms: int, rng: np.random.Generator) -> Operation:
-    return Operation(order=rng.permutation(n_atoms))
-
-
-OPERATIONS: dict[str, Maker] = {
-    "rotation": _rotation,
-    "reflection": _reflection,
-    "translation": _translation,
-    "permutation": _permutation,
+OPERATIONS: dict[str, Callable[[int, np.random.Generator], Operation]] = {
+    "rotation": lambda n, rng: Operation(order=np.arange(n), matrix=special_ortho_group.rvs(3, random_state=rng)),
+    "reflection": lambda n, rng: Operation(order=np.arange(n), matrix=_reflection(rng)),
+    "translation": lambda n, rng: Operation(order=np.arange(n), shift=rng.normal(0.0, SHIFT, size=3)),
+    "permutation": lambda n, rng: Operation(order=rng.permutation(n)),
 }
+"""Random operations on a number of atoms."""
 
 
 def measure(subject: Subject, structures: Sequence[Atoms], rng: np.random.Generator, *, n_repeats: int) -> Finding:
@@ -75,20 +68,25 @@ def measure(subject: Subject, structures: Sequence[Atoms], rng: np.random.Genera
     for atoms in structures:
         answer = ask(subject, atoms, with_forces_std=True)
         for name, make in OPERATIONS.items():
+            worst = by_operation[name]
             for _ in range(n_repeats):
                 operation = make(len(atoms), rng)
                 moved = ask(subject, operation.apply(atoms), with_forces_std=True)
-                _keep_worst(by_operation[name], deviations(answer, moved, operation))
-    quantities = by_operation["rotation"].keys()
-    overall = {quantity: max(found[quantity] for found in by_operation.values()) for quantity in quantities}
-    details = {f"{quantity}, {name}": found[quantity] for name, found in by_operation.items() for quantity in found}
-    relative = {quantity: value / tolerances.SYMMETRY[quantity].holds for quantity, value in overall.items()}
-    quantity = max(relative, key=relative.__getitem__)
+                found = deviations(answer, moved, operation)
+                worst |= {quantity: max(value, worst.get(quantity, 0.0)) for quantity, value in found.items()}
+    overall = {key: max(found[key] for found in by_operation.values()) for key in by_operation["rotation"]}
+    details = {f"{key}, {name}": value for name, found in by_operation.items() for key, value in found.items()}
+    quantity = max(overall, key=lambda key: overall[key] / tolerances.SYMMETRY[key].holds)
     operation_name = max(by_operation, key=lambda name: by_operation[name][quantity])
-    return judged(NAME, overall | details, tolerances.SYMMETRY, words.symmetry(overall, quantity, operation_name))
+    label, unit = QUANTITIES[quantity]
+    sentence = (
+        f"{label} changes by {overall[quantity]:.2g} {unit} under {operation_name}; "
+        "all other quantities change less, relative to their tolerances."
+    )
+    return judged(NAME, overall | details, tolerances.SYMMETRY, f"ΔF {overall['forces']:.1g}", sentence)
 
 
-def deviations(answer: Answer, moved: Answer, operation: Operation) -> dict[str, float]:
+def deviations(answer: StructurePrediction, moved: StructurePrediction, operation: Operation) -> dict[str, float]:
     """Largest differences between a structure and the same one moved, without units but for the energy, eV/atom."""
     difference = operation.forces_back(moved.forces) - answer.forces
     found = {
@@ -102,8 +100,3 @@ def deviations(answer: Answer, moved: Answer, operation: Operation) -> dict[str,
         moved_traces = np.linalg.norm(moved.forces_std, axis=1)[np.argsort(operation.order)]
         found["forces_std"] = float(np.abs(moved_traces - traces).max()) / max(rmse(traces), TINY)
     return found
-
-
-def _keep_worst(worst: dict[str, float], found: dict[str, float]) -> None:
-    for name, value in found.items():
-        worst[name] = max(value, worst.get(name, 0.0))

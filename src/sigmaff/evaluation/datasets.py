@@ -2,14 +2,7 @@
 
 from typing import Literal
 
-from sigmaff.data import (
-    DataSource,
-    GraphDataset,
-    LabelledStructures,
-    find_overlap,
-    read_structures,
-    require_elements,
-)
+from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibration import CalibrationMethod
 from sigmaff.evaluation.evaluate import Evaluation, calibrate_evaluation, evaluate

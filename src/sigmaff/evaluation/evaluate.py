@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -52,12 +52,12 @@ class Evaluation:
     forces: FloatArray | None  # (n_atoms, 3) true
     forces_predicted: FloatArray  # (n_atoms, 3)
     forces_std_raw: FloatArray | None  # (n_atoms, 3)
-    node_energy_std_raw: FloatArray | None  # (n_atoms,)
+    node_energy_std_raw: FloatArray | None = None  # (n_atoms,)
     stress_error: FloatArray | None = None  # (n_structures, 3, 3) predicted minus true, eV/Å³
     energy_calibration: Calibration = UNCALIBRATED
     forces_calibration: Calibration = UNCALIBRATED
     provenance: Provenance  # of the raw σ
-    seconds_per_structure: float  # spent in the model
+    seconds_per_structure: float = 0.0  # spent in the model
 
     @property
     def n_structures(self) -> int:
@@ -101,11 +101,22 @@ class Evaluation:
     def samples(self) -> dict[Quantity, Sample]:
         """Errors and σ, pooled, for each quantity that has labels and a σ > 0."""
         n, components = np.arange(self.n_structures), np.repeat(self.structure_index, 3)
-        found = (
-            _sample("energy", self.energy_error, self.energy_std_raw, n, self.energy_calibration),
-            _sample("forces", self.forces_error, self.forces_std_raw, components, self.forces_calibration),
+        quantities: tuple[tuple[Quantity, FloatArray | None, FloatArray | None, IntArray, Calibration], ...] = (
+            ("energy", self.energy_error, self.energy_std_raw, n, self.energy_calibration),
+            ("forces", self.forces_error, self.forces_std_raw, components, self.forces_calibration),
         )
-        return {sample.quantity: sample for sample in found if sample is not None}
+        samples = {}
+        for name, errors, std, structure, calibration in quantities:
+            if errors is not None and std is not None and (std > 0).any():
+                kept = std.ravel() > 0
+                samples[name] = Sample(
+                    quantity=name,
+                    errors=errors.ravel()[kept],
+                    std_raw=std.ravel()[kept],
+                    structure=structure[kept],
+                    calibration=calibration,
+                )
+        return samples
 
     def structure_rms(self, vectors: FloatArray | None) -> FloatArray | None:
         """Root mean square over the atoms and components of each structure: (n_atoms, 3) -> (n_structures,)."""
@@ -179,10 +190,26 @@ def evaluate_predictor(
         graphs.append(graph)
         labels.append(known)
         listener.advance(stop, len(dataset))
+    evaluation = replace(
+        _compared(name, graphs, labels, predictions),
+        energy_calibration=energy_calibration,
+        forces_calibration=forces_calibration,
+        seconds_per_structure=seconds / len(dataset),
+    )
+    _check(evaluation)
+    return evaluation
+
+
+def _compared(
+    name: str, graphs: Sequence[AtomicGraph], labels: Sequence[Labels], predictions: list[Prediction]
+) -> Evaluation:
+    """Batches of labels and predictions as one evaluation."""
     prediction = concatenate(predictions)
-    evaluation = Evaluation(
+    n_atoms = np.concatenate([graph.atoms_per_structure().cpu().numpy() for graph in graphs])
+    sampled = (item.provenance for item in predictions if item.provenance.forces_std == "sampled")
+    return Evaluation(
         name=name,
-        structure_index=_structure_index(graphs),
+        structure_index=np.repeat(np.arange(n_atoms.size), n_atoms),
         atomic_numbers=np.concatenate([graph.atomic_numbers.cpu().numpy() for graph in graphs]),
         positions=np.concatenate([_float64(graph.positions) for graph in graphs]),
         energy=_joined([known.energy for known in labels]),
@@ -193,13 +220,8 @@ def evaluate_predictor(
         forces_std_raw=_resolved(_joined([prediction.forces_std])),
         node_energy_std_raw=_joined([prediction.node_energy_std]),
         stress_error=_difference(_joined([prediction.stress]), _joined([known.stress for known in labels])),
-        energy_calibration=energy_calibration,
-        forces_calibration=forces_calibration,
-        provenance=_provenance(predictions),
-        seconds_per_structure=seconds / len(dataset),
+        provenance=next(sampled, prediction.provenance),  # "sampled" if one batch was
     )
-    _check(evaluation)
-    return evaluation
 
 
 def _require_raw(prediction: Prediction, name: str) -> None:
@@ -222,11 +244,11 @@ def calibrate_evaluation(
         ("forces", evaluation.forces_error, evaluation.forces_std_raw),
     )
     if all(error is None or std is None for _, error, std in pairs):
+        labelled = " and ".join(name for name, error, _ in pairs if error is not None) or "neither"
+        with_std = " and ".join(name for name, _, std in pairs if std is not None) or "neither"
         raise DataError(
             f"{evaluation.name}: calibration needs labels and a σ for energies or for forces; "
-            f"labelled: {_present(energies=evaluation.energy, forces=evaluation.forces)}; "
-            f"σ from method {evaluation.provenance.method!r}: "
-            f"{_present(energies=evaluation.energy_std_raw, forces=evaluation.forces_std_raw)}"
+            f"labelled: {labelled}; σ from method {evaluation.provenance.method!r}: {with_std}"
         )
     energy, forces = (
         None if error is None or std is None else _fit(f"{evaluation.name}, {quantity}", error, std, method)
@@ -235,35 +257,11 @@ def calibrate_evaluation(
     return energy, forces
 
 
-def _present(*, energies: FloatArray | None, forces: FloatArray | None) -> str:
-    named = (("energies", energies), ("forces", forces))
-    return " and ".join(name for name, values in named if values is not None) or "neither"
-
-
 def _fit(where: str, error: FloatArray, std_raw: FloatArray, method: CalibrationMethod) -> Calibration:
     try:
         return fit_calibration(error, std_raw, method)
     except DataError as problem:
         raise DataError(f"{where}: {problem}") from None
-
-
-def _sample(
-    quantity: Quantity,
-    errors: FloatArray | None,
-    std_raw: FloatArray | None,
-    structure: IntArray,
-    calibration: Calibration,
-) -> Sample | None:
-    if errors is None or std_raw is None or not (std_raw > 0).any():
-        return None
-    kept = std_raw.ravel() > 0
-    return Sample(
-        quantity=quantity,
-        errors=errors.ravel()[kept],
-        std_raw=std_raw.ravel()[kept],
-        structure=structure[kept],
-        calibration=calibration,
-    )
 
 
 def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:
@@ -293,17 +291,6 @@ def _difference(predicted: FloatArray | None, true: FloatArray | None) -> FloatA
     if predicted is None or true is None or not np.isfinite(predicted).all():
         return None
     return predicted - true
-
-
-def _structure_index(graphs: Sequence[AtomicGraph]) -> IntArray:
-    counts = np.concatenate([graph.atoms_per_structure().cpu().numpy() for graph in graphs])
-    return np.repeat(np.arange(counts.size), counts)
-
-
-def _provenance(predictions: Sequence[Prediction]) -> Provenance:
-    """That of the batches; "sampled" if the force σ of one batch was sampled."""
-    provenances = [prediction.provenance for prediction in predictions]
-    return next((item for item in provenances if item.forces_std == "sampled"), provenances[0])
 
 
 def _check(evaluation: Evaluation) -> None:

@@ -43,10 +43,7 @@ def rmse(errors: npt.ArrayLike) -> float:
 
 
 def observed_coverage(
-    errors: npt.ArrayLike,
-    std: npt.ArrayLike,
-    coverages: npt.ArrayLike,
-    intervals: Calibration = UNCALIBRATED,
+    errors: npt.ArrayLike, std: npt.ArrayLike, coverages: npt.ArrayLike, intervals: Calibration = UNCALIBRATED
 ) -> FloatArray:
     """p̂(p): the share of errors inside the central interval of each nominal coverage p in [0, 1]."""
     sizes = np.sort(standardised_sizes(errors, std))
@@ -140,19 +137,16 @@ def sharpness(std: npt.ArrayLike) -> float:
 def spearman(std: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
     """Spearman's rank correlation, ties by mid-ranks. NaN if either side is constant (or one sample)."""
     first, second = pooled(std), pooled(sizes)
-    _require_same_size(first, second)
-    return rank_correlation(centred_ranks(first), centred_ranks(second))
+    if first.size != second.size:
+        raise ValueError(f"{first.size} and {second.size} values do not belong together")
+    first, second = centred_ranks(first), centred_ranks(second)
+    norm = np.sqrt(np.square(first).sum() * np.square(second).sum())
+    return float((first * second).sum() / norm) if norm > 0 else float("nan")
 
 
 def centred_ranks(values: FloatArray) -> FloatArray:
     """Mid-ranks minus their mean."""
     return rankdata(values) - 0.5 * (values.size + 1)
-
-
-def rank_correlation(first: FloatArray, second: FloatArray) -> float:
-    """Correlation of two arrays of mean zero; NaN if either vanishes."""
-    norm = np.sqrt(np.square(first).sum() * np.square(second).sum())
-    return float((first * second).sum() / norm) if norm > 0 else float("nan")
 
 
 def retention_curve(errors: npt.ArrayLike, std: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -212,11 +206,7 @@ def fpr_at_tpr(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike, tpr: float =
 
 
 def bootstrap(
-    statistic: Callable[..., float],
-    *arrays: npt.NDArray[np.float64],
-    n_resamples: int = 200,
-    seed: int = 0,
-    level: float = 0.95,
+    statistic: Callable[..., float], *arrays: FloatArray, n_resamples: int = 200, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float]:
     """Central percentile interval of ``statistic(*arrays)`` as the rows of all arrays are resampled together.
 
@@ -270,8 +260,3 @@ def _pair(errors: npt.ArrayLike, std: npt.ArrayLike) -> tuple[FloatArray, FloatA
     if np.shape(errors) != np.shape(std):
         raise ValueError(f"errors of shape {np.shape(errors)} and σ of shape {np.shape(std)} do not belong together")
     return pooled(errors), positive_std(std)
-
-
-def _require_same_size(first: FloatArray, second: FloatArray) -> None:
-    if first.size != second.size:
-        raise ValueError(f"{first.size} and {second.size} values do not belong together")

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sigmaff.evaluation import metrics
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import QUANTITIES, IntArray, Quantity, Sample
 
+Comparison = Callable[[FloatArray, FloatArray], float]
 Summary = dict[str, float | int | list[float] | None]
 
 
@@ -34,7 +37,11 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
         "energy_mae_per_atom": _error(evaluation.per_atom(evaluation.energy_error), metrics.mae),
         "energy_std_zero": _n_zero(evaluation.energy_std_raw),
         "forces_std_zero": _n_zero(evaluation.forces_std_raw),
-        **_std_measures(samples),
+        **{
+            f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
+            for quantity in QUANTITIES
+            for key, measure in _STD_MEASURES.items()
+        },
         "forces_atom_spearman": _atom_spearman(evaluation),
         **_intervals(evaluation, samples),
         **_ood_measures(evaluation, ood),
@@ -57,14 +64,6 @@ _STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "retention_area": lambda s: metrics.retention_area(s.errors, s.std),
     "retention_gain": lambda s: metrics.retention_gain(s.errors, s.std),
 }
-
-
-def _std_measures(samples: Mapping[Quantity, Sample]) -> Summary:
-    return {
-        f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
-        for quantity in QUANTITIES
-        for key, measure in _STD_MEASURES.items()
-    }
 
 
 def _finite(value: float) -> float | None:
@@ -109,53 +108,43 @@ def _intervals(evaluation: Evaluation, samples: Mapping[Quantity, Sample]) -> Su
 def _mae_interval(errors: FloatArray | None, structure: IntArray) -> list[float] | None:
     if errors is None:
         return None
-    sums = _structure_sums(structure, np.ones(errors.size), np.abs(errors).ravel())
-
-    def statistic(rows: FloatArray) -> float:
-        count, total = rows.sum(axis=0)
-        return float(total / count)
-
-    return _interval(statistic, sums)
+    return _interval(lambda means: float(means[0]), structure, np.abs(errors).ravel())
 
 
 def _calibration_interval(sample: Sample | None) -> list[float] | None:
     if sample is None:
         return None
     sizes = metrics.standardised_sizes(sample.errors, sample.std)
-    multipliers = sample.calibration.multiplier(metrics.CALIBRATION_LEVELS)
-    inside = [(sizes <= width).astype(np.float64) for width in multipliers]
-    sums = _structure_sums(sample.structure, np.ones_like(sizes), *inside)
-
-    def statistic(rows: FloatArray) -> float:
-        count, *inside = rows.sum(axis=0)
-        return metrics.coverage_distance(np.array(inside) / count)
-
-    return _interval(statistic, sums)
+    widths = sample.calibration.multiplier(metrics.CALIBRATION_LEVELS)
+    return _interval(metrics.coverage_distance, sample.structure, *(sizes <= width for width in widths))
 
 
 def _spearman_interval(sample: Sample | None) -> list[float] | None:
     """Resamples keep the ranks they have in the whole set: far cheaper than ranking anew, and close to it."""
     if sample is None:
         return None
-    r, s = metrics.centred_ranks(sample.std), metrics.centred_ranks(sample.sizes)
-    sums = _structure_sums(sample.structure, np.ones_like(r), r, s, r * r, s * s, r * s)
 
-    def statistic(rows: FloatArray) -> float:
-        _, r, s, rr, ss, rs = (total := rows.sum(axis=0)) / total[0]
+    def statistic(means: FloatArray) -> float:
+        r, s, rr, ss, rs = means
         variance = (rr - r * r) * (ss - s * s)
         return float((rs - r * s) / np.sqrt(variance)) if variance > 0 else float("nan")
 
-    return _interval(statistic, sums)
+    r, s = metrics.centred_ranks(sample.std), metrics.centred_ranks(sample.sizes)
+    return _interval(statistic, sample.structure, r, s, r * r, s * s, r * s)
 
 
-def _structure_sums(structure: IntArray, *columns: FloatArray) -> FloatArray:
-    """Sums over the samples of each structure that has any, (n_structures, n_columns)."""
+def _interval(
+    statistic: Callable[[FloatArray], float], structure: IntArray, *columns: npt.NDArray[Any]
+) -> list[float] | None:
+    """Bootstrap interval of a statistic of the means of columns over samples, as structures are resampled."""
     _, group = np.unique(structure, return_inverse=True)
-    return np.stack([np.bincount(group, weights=column) for column in columns], axis=1)
+    sums = np.stack([np.bincount(group), *(np.bincount(group, weights=column) for column in columns)], axis=1)
 
+    def of_resample(rows: FloatArray) -> float:
+        count, *totals = rows.sum(axis=0)
+        return statistic(np.array(totals) / count)
 
-def _interval(statistic: Callable[[FloatArray], float], rows: FloatArray) -> list[float] | None:
-    low, high = metrics.bootstrap(statistic, rows)
+    low, high = metrics.bootstrap(of_resample, sums)
     return [low, high] if math.isfinite(low) and math.isfinite(high) else None
 
 
@@ -163,26 +152,28 @@ def _interval(statistic: Callable[[FloatArray], float], rows: FloatArray) -> lis
 
 
 def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
-    per_atom = _scores(lambda e: e.per_atom(e.energy_std_raw), evaluation, ood)
-    total = _scores(lambda e: e.energy_std_raw, evaluation, ood)
-    forces = _scores(lambda e: e.structure_rms(e.forces_std_raw), evaluation, ood)
+    def compare(measure: Comparison, score: Callable[[Evaluation], FloatArray | None]) -> float | None:
+        inside, outside = score(evaluation), None if ood is None else score(ood)
+        return None if inside is None or outside is None else measure(inside, outside)
+
     return {
-        "energy_auroc": None if per_atom is None else metrics.auroc(*per_atom),
-        "energy_auroc_total": None if total is None else metrics.auroc(*total),
-        "energy_fpr95": None if per_atom is None else metrics.fpr_at_tpr(*per_atom),
-        "forces_auroc": None if forces is None else metrics.auroc(*forces),
-        "forces_fpr95": None if forces is None else metrics.fpr_at_tpr(*forces),
+        "energy_auroc": compare(metrics.auroc, _energy_std_per_atom),
+        "energy_auroc_total": compare(metrics.auroc, lambda e: e.energy_std_raw),
+        "energy_fpr95": compare(metrics.fpr_at_tpr, _energy_std_per_atom),
+        "forces_auroc": compare(metrics.auroc, _forces_std_rms),
+        "forces_fpr95": compare(metrics.fpr_at_tpr, _forces_std_rms),
         **{f"{name}_spearman_with_ood": _joint_spearman(name, evaluation, ood) for name in QUANTITIES},
         "ood_n_structures": None if ood is None else ood.n_structures,
         **{f"ood_{key}": value for key, value in _errors(ood, "energy", "forces").items()},
     }
 
 
-def _scores(
-    score: Callable[[Evaluation], FloatArray | None], evaluation: Evaluation, ood: Evaluation | None
-) -> tuple[FloatArray, FloatArray] | None:
-    inside, outside = score(evaluation), None if ood is None else score(ood)
-    return None if inside is None or outside is None else (inside, outside)
+def _energy_std_per_atom(evaluation: Evaluation) -> FloatArray | None:
+    return evaluation.per_atom(evaluation.energy_std_raw)
+
+
+def _forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
+    return evaluation.structure_rms(evaluation.forces_std_raw)
 
 
 def _joint_spearman(quantity: Quantity, evaluation: Evaluation, ood: Evaluation | None) -> float | None:

@@ -58,7 +58,8 @@ class MonteCarloDropout(Model):
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))
         samples: list[Prediction] = []
-        with _own_random_numbers(self.config.seed, self.device), _dropping(self.potential):
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []), _dropping(self.potential):
+            torch.manual_seed(self.config.seed)
             while len(samples) < n_samples:
                 n = min(n_at_once, n_samples - len(samples))
                 together = batch_graphs([graph] * n)
@@ -84,10 +85,3 @@ def _dropping(module: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in before:
             part.training = mode
-
-
-@contextmanager
-def _own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

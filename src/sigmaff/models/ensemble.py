@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ase.data import chemical_symbols
 from torch import Tensor, nn
 
+from sigmaff.data import symbols
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig, EnergyDistribution
@@ -28,10 +28,9 @@ class Ensemble(Model):
             raise ConfigError(f"an ensemble needs at least 2 members to have a spread; got {len(members)}")
         for number, member in enumerate(members):
             if member.elements != members[0].elements:
-                known, others = (" ".join(chemical_symbols[z] for z in m.elements) for m in (members[0], member))
                 raise ConfigError(
-                    f"the members of an ensemble must know the same elements: member 0 knows {known}, "
-                    f"member {number} {others}"
+                    "the members of an ensemble must know the same elements: "
+                    f"member 0 knows {symbols(members[0].elements)}; member {number} knows {symbols(member.elements)}"
                 )
         self.members = nn.ModuleList(members)
         self._compiled: Callable[[list[AtomicGraph]], list[tuple[EnergyDistribution, Tensor, Tensor | None]]] | None
@@ -58,17 +57,13 @@ class Ensemble(Model):
 
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
+        members = list(zip(self.potentials, graphs, strict=True))
         if self._compiled is None:
-            predictions = [
-                member.compute(own, forces_std, unseen_elements=unseen_elements)
-                for member, own in zip(self.potentials, graphs, strict=True)
-            ]
+            found = [member.compute(own, forces_std, unseen_elements=unseen_elements) for member, own in members]
         else:
-            predictions = [
-                member.in_physical_units(own, *values)
-                for member, own, values in zip(self.potentials, graphs, self._compiled(graphs), strict=True)
-            ]
-        return combine(predictions, "ensemble", forces_std)
+            values = self._compiled(graphs)
+            found = [member.in_physical_units(own, *v) for (member, own), v in zip(members, values, strict=True)]
+        return combine(found, "ensemble", forces_std)
 
     def _graphs(self, graph: AtomicGraph, unseen_elements: bool) -> list[AtomicGraph]:
         """What each member sees; members of one cutoff see the same, prepared once."""

@@ -103,10 +103,8 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
     potentials = model.potentials
     first, *others = map(Part.of, potentials)
     header = Header(
+        **dict(first),
         library_version=version("sigmaff"),
-        config=first.config,
-        statistics=first.statistics,
-        dtype=first.dtype,
         energy_calibration=model.energy_calibration,
         forces_calibration=model.forces_calibration,
         record=model.record,
@@ -114,7 +112,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         other_members=others,
     )
     tensors = {
-        _prefix(number) + name: value.detach().cpu().contiguous()
+        (f"member{number}." if number else "") + name: value.detach().cpu().contiguous()
         for number, potential in enumerate(potentials)
         for name, value in potential.state_dict().items()
     }
@@ -126,10 +124,8 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     """Read a model, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
     path = Path(path)
     header, tensors = _read(path)
-    potentials = [
-        _build(path, part, own) for part, own in zip(header.parts, _by_member(path, header, tensors), strict=True)
-    ]
-    model = _assemble(path, header, potentials)
+    parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
+    model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.energy_calibration = header.energy_calibration
     model.forces_calibration = header.forces_calibration
     model.record = header.record
@@ -151,11 +147,6 @@ def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
         return potentials[0] if header.mc_dropout is None else MonteCarloDropout(potentials[0], header.mc_dropout)
     except ConfigError as error:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
-
-
-def _prefix(number: int) -> str:
-    """Before the names of the tensors of a member."""
-    return "" if number == 0 else f"member{number}."
 
 
 def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -234,7 +225,8 @@ def _parse(path: Path, metadata: str) -> Header:
 
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
     """Check names, shapes, types and values before allocating memory; return the precision of the network."""
-    is_double = _has_double_backbone(tensors) if part.dtype is None else part.dtype == "float64"
+    backbone = (tensor for name, tensor in tensors.items() if name.startswith("backbone."))
+    is_double = any(t.dtype == torch.float64 for t in backbone) if part.dtype is None else part.dtype == "float64"
     dtype = torch.float64 if is_double else torch.float32
     try:
         with torch.device("meta"):
@@ -254,10 +246,6 @@ def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.
         if not torch.isfinite(tensor).all():
             raise ModelFileError(f"{path}: damaged: {name} has values that are not finite numbers")
     return dtype
-
-
-def _has_double_backbone(tensors: dict[str, Tensor]) -> bool:
-    return any(tensor.dtype == torch.float64 for name, tensor in tensors.items() if name.startswith("backbone."))
 
 
 def _moved(model: Model, device: torch.device | str) -> Model:

@@ -37,25 +37,24 @@ def forces_variance(
         return None, None
     if how != "auto" and how not in head.force_std_methods:
         raise ConfigError(
-            f"force σ of this {head.method} head cannot be had as {how!r}: ask for forces_std "
+            f"this {head.method} head cannot compute force σ as {how!r}: use forces_std "
             f"{' or '.join(map(repr, head.force_std_methods))} (or 'auto')"
         )
     if head.force_std_methods == ("by_atom",):
         variance = head.node_variance(features, graph)
         assert variance is not None
         return variance.unsqueeze(-1).expand(-1, 3), "by_atom"
+    n_atoms = graph.atoms_per_structure()
+    exactly = torch.full_like(n_atoms, how == "exact", dtype=torch.bool)
     if how == "auto":
-        n_atoms = graph.atoms_per_structure()
-        cheaper_exactly = (3 * n_atoms <= head.n_samples) | ("sampled" not in head.force_std_methods)
-        if not cheaper_exactly.all() and cheaper_exactly.any():
-            exact = exact_forces_variance(backbone, head, graph, features, int(n_atoms[cheaper_exactly].max()))
-            sampled = sampled_forces_variance(backbone, head, graph, features)
-            return torch.where(cheaper_exactly[graph.structure_index, None], exact, sampled), "sampled"
-        how = "exact" if cheaper_exactly.all() else "sampled"
-    if how == "exact":
-        n_largest = int(graph.atoms_per_structure().max())
-        return exact_forces_variance(backbone, head, graph, features, n_largest), "exact"
-    return sampled_forces_variance(backbone, head, graph, features), "sampled"
+        exactly = (3 * n_atoms <= head.n_samples) | ("sampled" not in head.force_std_methods)
+    if not exactly.any():
+        return sampled_forces_variance(backbone, head, graph, features), "sampled"
+    exact = exact_forces_variance(backbone, head, graph, features, int(n_atoms[exactly].max()))
+    if exactly.all():
+        return exact, "exact"
+    sampled = sampled_forces_variance(backbone, head, graph, features)
+    return torch.where(exactly[graph.structure_index, None], exact, sampled), "sampled"
 
 
 def embedding_tangents(

@@ -65,6 +65,10 @@ class Model(nn.Module, ABC):
         return "epistemic" if kinds <= {None, "epistemic"} else "total"
 
     @property
+    def n_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.potentials[0].dtype
 
@@ -145,12 +149,7 @@ class Model(nn.Module, ABC):
             raw = self.predict_raw(structures, forces_std=forces_std)
             return calibrated(raw, self.energy_calibration, self.forces_calibration)
         if isinstance(structures, Atoms):
-            return self._predict_all([structures], forces_std, batch_size)[0]
-        return self._predict_all(structures, forces_std, batch_size)
-
-    def _predict_all(
-        self, structures: Sequence[Atoms], forces_std: ForceStdMethod, batch_size: int
-    ) -> list[StructurePrediction]:
+            return self.predict([structures], forces_std=forces_std)[0]
         if not structures:
             return []
         given = LabelledStructures(
@@ -165,8 +164,7 @@ class Model(nn.Module, ABC):
         found: list[StructurePrediction] = []
         for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
             graph, _ = dataset.batch(indices)
-            prediction = self.predict(graph, forces_std=forces_std)
-            found += map(structure_prediction, split_prediction(prediction, graph))
+            found += map(structure_prediction, split_prediction(self.predict(graph, forces_std=forces_std), graph))
         return found
 
 

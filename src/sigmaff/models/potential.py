@@ -1,7 +1,6 @@
 """A potential: backbone + head + scaling. The only place where normalised and physical units meet."""
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from ase.data import chemical_symbols
@@ -11,13 +10,14 @@ from torch import Tensor
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
 from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
+from sigmaff.data.elements import unknown_element
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.models.force_std import forces_variance, virial_variance
 from sigmaff.models.model import Model
-from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
 
 
 class PotentialConfig(Settings):
@@ -66,7 +66,7 @@ class Potential(Model):
         return self.statistics.elements
 
     @property
-    def kind(self) -> Literal["epistemic", "aleatoric", "total"] | None:
+    def kind(self) -> StdKind | None:
         return self.head.kind
 
     @property
@@ -97,8 +97,7 @@ class Potential(Model):
         """Energy distribution and forces (n_atoms, 3), normalised, differentiable in the parameters."""
 
         def energy(positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            distribution, _ = self._distribution(graph.with_positions(positions))
-            return distribution.mean.sum(), distribution.tensors()
+            return self._energy(graph.with_positions(positions))
 
         gradient, (_, parts) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
         return self.head.distribution(**parts), -gradient
@@ -107,13 +106,16 @@ class Potential(Model):
         """As ``forward``, and the symmetric derivative of the energies by strain, (n_structures, 3, 3)."""
 
         def energy(positions: Tensor, strain: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            distribution, _ = self._distribution(_strained(graph.with_positions(positions), strain))
-            return distribution.mean.sum(), distribution.tensors()
+            return self._energy(_strained(graph.with_positions(positions), strain))
 
         strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
         slopes = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
         (gradient, virial), (_, parts) = slopes(graph.positions, strain)
-        return self.head.distribution(**parts), -gradient, 0.5 * (virial + virial.transpose(1, 2))
+        return self.head.distribution(**parts), -gradient, _symmetric(virial)
+
+    def _energy(self, graph: AtomicGraph) -> tuple[Tensor, dict[str, Tensor]]:
+        distribution = self.head(self.backbone(graph), graph)
+        return distribution.mean.sum(), distribution.tensors()
 
     def normalised_virial(self, graph: AtomicGraph, stress: Tensor) -> Tensor:
         """The derivative of the energy by strain that these stresses (eV/Å³) stand for, as the network sees it."""
@@ -180,23 +182,18 @@ class Potential(Model):
             provenance=Provenance(method=self.head.method, kind=self.head.kind, covariance=self.head.covariance),
         )
 
-    def _distribution(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor]:
-        features = self.backbone(graph)
-        return self.head(features, graph), features
-
     def derivatives(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None]:
         """Distribution, embeddings, forces, and the derivative by strain of the energy of periodic structures."""
-
         with torch.enable_grad():
             positions = graph.positions.detach().requires_grad_()
             moved, inputs = graph.with_positions(positions), [positions]
             if graph.cell is not None:
                 inputs.append(torch.zeros_like(graph.cell).requires_grad_())
                 moved = _strained(moved, inputs[1])
-            distribution, features = self._distribution(moved)
+            features = self.backbone(moved)
+            distribution = self.head(features, moved)
             gradient, *virial = torch.autograd.grad(distribution.mean.sum(), inputs)
-        symmetric = 0.5 * (virial[0] + virial[0].transpose(1, 2)) if virial else None
-        return distribution.detached(), features.detach(), -gradient, symmetric
+        return distribution.detached(), features.detach(), -gradient, _symmetric(virial[0]) if virial else None
 
     def _node_references(self, graph: AtomicGraph) -> Tensor:
         """Reference energy of each atom, eV, float64; 0 for an element that has none."""
@@ -205,14 +202,9 @@ class Potential(Model):
     def _require_known(self, graph: AtomicGraph) -> None:
         unseen = self._references.isnan().to(graph.atomic_numbers.device)[graph.atomic_numbers]
         if unseen.any():
-            atom = int(unseen.nonzero()[0])
-            raise DataError(
-                f"atom {atom - int((graph.structure_index < graph.structure_index[atom]).sum())} of structure "
-                f"{int(graph.structure_index[atom])} is {chemical_symbols[int(graph.atomic_numbers[atom])]}, "
-                f"an element this model was not trained on (it knows "
-                f"{', '.join(chemical_symbols[z] for z in self.statistics.elements)}); "
-                "train on structures that contain it, or leave the structure out"
-            )
+            structure = graph.structure_index[unseen][0]
+            problem = unknown_element(graph.atomic_numbers[graph.structure_index == structure].cpu(), self.elements)
+            raise DataError(f"structure {structure}: {problem}")
 
 
 def _reference_table(statistics: DatasetStatistics) -> Tensor:
@@ -235,6 +227,10 @@ def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
         positions=graph.positions + torch.einsum("na,nab->nb", graph.positions, strain[graph.structure_index]),
         pair_shift=graph.pair_shift + torch.einsum("pa,pab->pb", graph.pair_shift, strain[of_pair]),
     )
+
+
+def _symmetric(virial: Tensor) -> Tensor:
+    return 0.5 * (virial + virial.transpose(1, 2))
 
 
 def _volume(cell: Tensor) -> Tensor:

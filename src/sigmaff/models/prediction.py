@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,7 +25,7 @@ Ensembles and dropout (spread of members) and latent distances (one value per at
 
 StdKind = Literal["epistemic", "aleatoric", "total"]
 STD_KINDS: dict[StdKind | None, str] = {
-    "epistemic": "epistemic: what the model cannot know for want of data, without the noise of labels",
+    "epistemic": "epistemic: what the model cannot know from its data, without the noise of labels",
     "aleatoric": "aleatoric: the noise of labels, without what the model cannot know",
     "total": "total: what the model cannot know, and the noise of labels",
     None: "none: the method gives no σ",
@@ -99,12 +100,12 @@ class StructurePrediction:
 
     energy: float  # eV
     forces: FloatArray  # (n_atoms, 3) eV/Å
-    energy_std: float | None  # eV
-    forces_std: FloatArray | None  # (n_atoms, 3) eV/Å
-    node_energy: FloatArray | None  # (n_atoms,) eV
-    node_energy_std: FloatArray | None  # (n_atoms,) eV
-    stress: FloatArray | None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
-    stress_std: FloatArray | None  # (3, 3) eV/Å³
+    energy_std: float | None = None  # eV
+    forces_std: FloatArray | None = None  # (n_atoms, 3) eV/Å
+    node_energy: FloatArray | None = None  # (n_atoms,) eV
+    node_energy_std: FloatArray | None = None  # (n_atoms,) eV
+    stress: FloatArray | None = None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
+    stress_std: FloatArray | None = None  # (3, 3) eV/Å³
     provenance: Provenance
 
 
@@ -164,38 +165,30 @@ def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calib
 def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:
     """One prediction for each structure of a batch."""
     last_atom = graph.atoms_per_structure().cumsum(0).tolist()
-    return [
-        _rows(prediction, {"structure": slice(index, index + 1), "atom": slice(start, stop)})
-        for index, (start, stop) in enumerate(zip([0, *last_atom], last_atom, strict=False))
-    ]
 
+    def part(index: int, atoms: slice) -> Prediction:
+        rows = {"structure": slice(index, index + 1), "atom": atoms}
+        return prediction.with_each(lambda tensor, about: tensor[rows[about["per"]]])
 
-def _rows(prediction: Prediction, rows: Mapping[str, slice]) -> Prediction:
-    return prediction.with_each(lambda tensor, about: tensor[rows[about["per"]]])
+    return [part(index, slice(*ends)) for index, ends in enumerate(pairwise([0, *last_atom]))]
 
 
 def structure_prediction(prediction: Prediction) -> StructurePrediction:
     """The prediction of a single structure as NumPy arrays."""
-    return StructurePrediction(
-        energy=prediction.energy.item(),
-        forces=prediction.forces.double().cpu().numpy(),
-        energy_std=None if prediction.energy_std is None else prediction.energy_std.item(),
-        forces_std=_array(prediction.forces_std),
-        node_energy=_array(prediction.node_energy),
-        node_energy_std=_array(prediction.node_energy_std),
-        stress=_stress(prediction.stress),
-        stress_std=_stress(prediction.stress_std),
-        provenance=prediction.provenance,
-    )
+    names = {item.name for item in fields(StructurePrediction)} - {"provenance"}
+    found: dict[str, Any] = {name: _array(name, getattr(prediction, name)) for name in names}
+    return StructurePrediction(**found, provenance=prediction.provenance)
 
 
-def _array(tensor: Tensor | None) -> FloatArray | None:
-    return None if tensor is None else tensor.double().cpu().numpy()
-
-
-def _stress(tensor: Tensor | None) -> FloatArray | None:
-    """NaN marks a structure without a periodic cell in a batch that has some."""
-    return None if tensor is None or tensor.isnan().any() else _array(tensor[0])
+def _array(name: str, tensor: Tensor | None) -> float | FloatArray | None:
+    if tensor is None:
+        return None
+    if name.startswith("energy"):
+        return tensor.item()
+    array = tensor.double().cpu().numpy()
+    if name.startswith("stress"):
+        return None if np.isnan(array).any() else array[0]  # NaN: no cell, in a batch that has some
+    return array
 
 
 def concatenate(predictions: list[Prediction]) -> Prediction:

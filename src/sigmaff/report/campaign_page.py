@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from sigmaff.report.figures import BLUE, GREY, INK, ORANGE, Array
 from sigmaff.report.page import write_page
-from sigmaff.report.sections import Card, card
+from sigmaff.report.sections import card
 from sigmaff.report.tables import BLANK, quantity
 from sigmaff.report.viewer import MAX_ATOMS, Frame, viewer_content
 
@@ -67,8 +68,8 @@ def write_campaign_page(
     values = {
         "title": title,
         "verdict": verdict,
-        "cards": _cards(rounds),
-        "rows": _round_rows(rounds),
+        "cards": [card(name, partial(_draw, plot=plot, rounds=rounds), plot.caption) for name, plot in PLOTS.items()],
+        "rows": [list(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in rounds)],
         "picks": [_pick_row(pick) for pick in picks],
         "viewer": _viewer(picks),
     }
@@ -78,60 +79,72 @@ def write_campaign_page(
 # --- figures
 
 
-def _cards(rounds: Sequence[CampaignRound]) -> list[Card]:
-    wanted = {
-        "learning-curve": (
-            _draw_learning_curve,
-            "Force MAE against the number of labels: of test structures, if there are any, and of the structures of "
-            "each round before the model learned from them.",
+class Line(NamedTuple):
+    name: str
+    color: str
+    point: Callable[[CampaignRound], tuple[int, float | None]]
+
+
+class Plot(NamedTuple):
+    """Lines with one point for each round in which their value is known, and the labels of the axes."""
+
+    x: str
+    y: str
+    caption: str
+    lines: tuple[Line, ...]
+
+
+PLOTS = {
+    "learning-curve": Plot(
+        "labels that the model knows",
+        "force MAE (eV/Å)",
+        "Force MAE against the number of labels: of test structures, if there are any, and of the structures of "
+        "each round before the model learned from them.",
+        (
+            Line("test structures", BLUE, lambda r: (r.n_labels, r.test_forces_mae)),
+            Line("next structures to be labelled", ORANGE, lambda r: (r.n_labels - r.n_new, r.fresh_forces_mae)),
         ),
-        "rounds": (
-            _draw_rounds,
-            "Predicted and true errors of the structures that the model picked: rms σ and rms error of force "
-            "components, before the model learned from them.",
+    ),
+    "rounds": Plot(
+        "round",
+        "eV/Å",
+        "Predicted and true errors of the structures that the model picked: rms σ and rms error of force "
+        "components, before the model learned from them.",
+        (
+            Line("σ of the picks", BLUE, lambda r: (r.number, r.fresh_forces_std)),
+            Line("error of the picks", ORANGE, lambda r: (r.number, r.fresh_forces_rmse)),
+            Line("limit on σ (largest of an atom)", GREY, lambda r: (r.number, r.limit)),
         ),
-        "exploration": (_draw_exploration, "Share of the exploration that exceeded the limit on σ, or was cut off."),
-        "cost": (_draw_cost, "Calls of the engine, failures included, and labels from them."),
-    }
-    return [card(name, partial(draw, rounds=rounds), caption) for name, (draw, caption) in wanted.items()]
+    ),
+    "exploration": Plot(
+        "round",
+        "share of the exploration",
+        "Share of the exploration that exceeded the limit on σ, or was cut off.",
+        (Line("beyond the limit", INK, lambda r: (r.number, r.share_above)),),
+    ),
+    "cost": Plot(
+        "round",
+        "so far",
+        "Calls of the engine, failures included, and labels from them.",
+        (
+            Line("calls of the engine", ORANGE, lambda r: (r.number, r.engine_calls)),
+            Line("labels", BLUE, lambda r: (r.number, r.n_labels)),
+        ),
+    ),
+}
 
 
-def _line(axes: Axes, points: Sequence[tuple[int, float | None]], color: str, name: str) -> None:
-    known = [(x, y) for x, y in points if y is not None]
-    if known:
-        axes.plot(*np.array(known, dtype=float).T, "o-", color=color, markersize=4, linewidth=1.4, label=name)
-
-
-def _finish(axes: Axes, x: str, y: str) -> None:
-    axes.set(xlabel=x, ylabel=y)
+def _draw(axes: Axes, plot: Plot, rounds: Sequence[CampaignRound]) -> None:
+    for line in plot.lines:
+        known = [(x, y) for x, y in map(line.point, rounds) if y is not None]
+        if known:
+            points = np.array(known, dtype=float).T
+            axes.plot(*points, "o-", color=line.color, markersize=4, linewidth=1.4, label=line.name)
+    axes.set(xlabel=plot.x, ylabel=plot.y)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if axes.get_legend_handles_labels()[0]:
         axes.set_ylim(bottom=0)
         axes.legend()
-
-
-def _draw_learning_curve(axes: Axes, rounds: Sequence[CampaignRound]) -> None:
-    _line(axes, [(r.n_labels, r.test_forces_mae) for r in rounds], BLUE, "test structures")
-    _line(axes, [(r.n_labels - r.n_new, r.fresh_forces_mae) for r in rounds], ORANGE, "next structures to be labelled")
-    _finish(axes, "labels that the model knows", "force MAE (eV/Å)")
-
-
-def _draw_rounds(axes: Axes, rounds: Sequence[CampaignRound]) -> None:
-    _line(axes, [(r.number, r.fresh_forces_std) for r in rounds], BLUE, "σ of the picks")
-    _line(axes, [(r.number, r.fresh_forces_rmse) for r in rounds], ORANGE, "error of the picks")
-    _line(axes, [(r.number, r.limit) for r in rounds], GREY, "limit on σ (largest of an atom)")
-    _finish(axes, "round", "eV/Å")
-
-
-def _draw_exploration(axes: Axes, rounds: Sequence[CampaignRound]) -> None:
-    _line(axes, [(r.number, r.share_above) for r in rounds], INK, "beyond the limit")
-    _finish(axes, "round", "share of the exploration")
-
-
-def _draw_cost(axes: Axes, rounds: Sequence[CampaignRound]) -> None:
-    _line(axes, [(r.number, r.engine_calls) for r in rounds], ORANGE, "calls of the engine")
-    _line(axes, [(r.number, r.n_labels) for r in rounds], BLUE, "labels")
-    _finish(axes, "round", "so far")
 
 
 # --- tables
@@ -152,18 +165,9 @@ COLUMNS: dict[str, Callable[[CampaignRound], str]] = {
 }
 
 
-def _round_rows(rounds: Sequence[CampaignRound]) -> list[list[str]]:
-    return [list(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in rounds)]
-
-
 def _pick_row(pick: PickedStructure) -> tuple[str, ...]:
-    return (
-        pick.name,
-        pick.origin,
-        pick.why,
-        _largest(pick.forces_std),
-        "no label" if pick.forces_error is None else _largest(pick.forces_error),
-    )
+    error = "no label" if pick.forces_error is None else _largest(pick.forces_error)
+    return pick.name, pick.origin, pick.why, _largest(pick.forces_std), error
 
 
 def _largest(vectors: Array | None) -> str:

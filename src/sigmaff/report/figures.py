@@ -28,31 +28,26 @@ Panel = Callable[[Axes], None]
 BLUE, ORANGE, GREY, INK = "#0072b2", "#d55e00", "#8a9199", "#1d2329"
 MAX_POINTS = 5000
 ENERGY_STD_LABEL = "energy σ (meV/atom)"
+COVERAGE_CAPTION = "How many {} errors lie within the interval that should hold the share on the horizontal axis."
 FORCE_STD_LABEL = "force σ, rms over the structure (eV/Å)"
 N_BINS = 12
 TINY = 1e-12  # eV or eV/Å: the least value on a logarithmic axis
 STYLE: dict[Any, Any] = {
+    **dict.fromkeys(("axes.labelcolor", "axes.titlecolor", "text.color", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.spines.right", "axes.spines.top", "legend.frameon"), False),
+    "axes.axisbelow": True,
     "axes.edgecolor": GREY,
-    "axes.labelcolor": INK,
+    "axes.grid": True,
     "axes.labelsize": 9.0,
     "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 9.5,
     "font.family": "sans-serif",
     "font.size": 8.5,
     "grid.color": "#e6e7e4",
     "grid.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "legend.fontsize": 8.0,
-    "legend.frameon": False,
     "svg.fonttype": "none",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
 }
 
 
@@ -98,24 +93,28 @@ def _draw_parity(axes: Axes, true: Array, predicted: Array, label: str, unit: st
     limits = (low - margin, high + margin)
     axes.plot(limits, limits, color=GREY, linewidth=0.9, zorder=1)
     axes.scatter(true[chosen], predicted[chosen], s=7, color=BLUE, alpha=0.35, linewidths=0, rasterized=True, zorder=2)
-    axes.set(
-        xlim=limits,
-        ylim=limits,
-        aspect="equal",
-        xlabel=f"true {label} ({unit})",
-        ylabel=f"predicted {label} ({unit})",
-    )
+    axes.set(xlim=limits, ylim=limits, aspect="equal")
+    axes.set(xlabel=f"true {label} ({unit})", ylabel=f"predicted {label} ({unit})")
     axes.locator_params(nbins=6)
     axes.set_title(f"MAE {mae(predicted - true):.3g}, RMSE {rmse(predicted - true):.3g} {unit}")
 
 
+def prepare_coverage(axes: Axes, label: str | None = None, zorder: int = 2) -> None:
+    """Axes of observed over expected coverage, with the line on which they agree."""
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle="--", label=label, zorder=zorder)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="expected coverage", ylabel="observed coverage")
+
+
 def draw_calibration(axes: Axes, sample: Sample) -> None:
     """Observed against expected coverage of central intervals, for raw and calibrated σ."""
-    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle="--", label="ideal", zorder=3)
-    _draw_coverage(axes, sample.uncalibrated, GREY, "raw σ")
+    prepare_coverage(axes, label="ideal", zorder=3)
+    curves = [(sample.uncalibrated, GREY, "raw σ")]
     if sample.calibration != UNCALIBRATED:
-        _draw_coverage(axes, sample, BLUE, "calibrated σ")
-    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xlabel="expected coverage", ylabel="observed coverage")
+        curves.append((sample, BLUE, "calibrated σ"))
+    expected = np.linspace(0.0, 1.0, 101)
+    for curve, color, name in curves:
+        label = f"{name}: {curve.calibration_score():.3f}"
+        axes.plot(expected, curve.coverage(expected), color=color, linewidth=1.8, label=label)
     axes.set_title(f"{sample.name}: central intervals")
     axes.legend(loc="upper left", title="calibration score", alignment="left", title_fontsize=8.0)
 
@@ -125,19 +124,8 @@ def draw_std_versus_error(axes: Axes, sample: Sample, ood: Sample | None) -> Non
     size, std = sample.sizes, sample.std
     drawn = size > max(0.01 * float(np.median(size)), TINY)  # the logarithm of chance hits says nothing
     axes.set(xscale="log", yscale="log")
-    axes.hexbin(
-        std[drawn],
-        size[drawn],
-        gridsize=44,
-        xscale="log",
-        yscale="log",
-        mincnt=1,
-        bins="log",
-        cmap="Blues",
-        vmin=0.3,
-        linewidths=0.1,
-        rasterized=True,
-    )
+    density: dict[str, Any] = {"mincnt": 1, "bins": "log", "vmin": 0.3, "cmap": "Blues", "linewidths": 0.1}
+    axes.hexbin(std[drawn], size[drawn], gridsize=44, xscale="log", yscale="log", rasterized=True, **density)
     _draw_binned(axes, sample, INK, "rms error, in distribution")
     if ood is not None:
         _draw_binned(axes, ood, ORANGE, "rms error, out of distribution")
@@ -146,11 +134,7 @@ def draw_std_versus_error(axes: Axes, sample: Sample, ood: Sample | None) -> Non
     axes.plot(ends, ends, color=INK, linewidth=0.9, label="rms error = σ (ideal)")
     if np.isfinite(width):
         axes.plot(ends, width * ends, color=GREY, linewidth=0.9, linestyle="--", label="95 % lie below (ideal)")
-    axes.set(
-        xlim=ends,
-        xlabel=f"{sample.name} σ ({sample.unit})",
-        ylabel=f"|{sample.name} error| ({sample.unit})",
-    )
+    axes.set(xlim=ends, xlabel=f"{sample.name} σ ({sample.unit})", ylabel=f"|{sample.name} error| ({sample.unit})")
     _plain_ticks(axes.xaxis, *axes.get_xlim())
     _plain_ticks(axes.yaxis, *axes.get_ylim())
     axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none", fancybox=False)
@@ -187,12 +171,6 @@ def draw_retention(axes: Axes, error: Array, std: Array, label: str) -> None:
     axes.legend(loc="upper left")
 
 
-def _draw_coverage(axes: Axes, sample: Sample, color: str, name: str) -> None:
-    expected = np.linspace(0.0, 1.0, 101)
-    label = f"{name}: {sample.calibration_score():.3f}"
-    axes.plot(expected, sample.coverage(expected), color=color, linewidth=1.8, label=label)
-
-
 def _draw_binned(axes: Axes, sample: Sample, color: str, name: str) -> None:
     """Rms error over rms σ in bins of equal count along σ."""
     error, std = sample.errors, sample.std
@@ -206,14 +184,15 @@ def _positive(values: Array) -> Array:
     return np.maximum(values, max(1e-6 * float(values.max()), TINY))
 
 
-def _plain_number(value: float, _position: int) -> str:
-    return f"{value:g}"
-
-
 def _plain_ticks(axis: Axis, low: float, high: float) -> None:
     """Plain numbers at the powers of ten of a logarithmic axis; also at 2 and 5 times them if few."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
-    axis.set_major_formatter(FuncFormatter(_plain_number))
+    plain_numbers(axis)
+
+
+def plain_numbers(axis: Axis) -> None:
+    """No powers of ten and no minor ticks on a logarithmic axis."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
 

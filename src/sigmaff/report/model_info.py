@@ -11,25 +11,19 @@ FROM_RECORD = {"training", "fit", "head_training", "members", "date", "machine",
 
 def model_facts(model: Model) -> dict[str, object]:
     """Settings, sizes, calibrations and history of a model, for people."""
-    calibrations = {"energy": model.energy_calibration, "forces": model.forces_calibration}
-    return {
-        **_made_of(model),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "elements": " ".join(chemical_symbols[number] for number in model.elements),
-        "calibration": {
-            name: {key: asdict(calibration)[key] for key in ("method", "scale", "n_samples")} if calibration else "none"
-            for name, calibration in calibrations.items()
-        },
-        **model.record.model_dump(mode="json", include=FROM_RECORD),
-    }
-
-
-def _made_of(model: Model) -> dict[str, object]:
     first, n_members = model.potentials[0], len(model.potentials)
+    calibrations = {"energy": model.energy_calibration, "forces": model.forces_calibration}
     return {
         **({"ensemble": f"{n_members} members"} if n_members > 1 else {}),
         **({"sampling": model.config.model_dump()} if isinstance(model, MonteCarloDropout) else {}),
         "backbone": first.config.backbone.model_dump(),
         "head": first.config.head.model_dump(),
         "training structures": first.statistics.n_structures,
+        "parameters": model.n_parameters,
+        "elements": " ".join(chemical_symbols[number] for number in model.elements),
+        "calibration": {
+            name: {key: asdict(calibration)[key] for key in ("method", "scale", "n_samples")} if calibration else "none"
+            for name, calibration in calibrations.items()
+        },
+        **model.record.model_dump(mode="json", include=FROM_RECORD),
     }

@@ -15,7 +15,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object], *, force
     refuse_overwrite(path, force)
     loader = PackageLoader("sigmaff.report", package_path="")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    style, script = (Markup(_resource(name)) for name in ("style.css", "viewer.js"))
+    style, script = (Markup((files("sigmaff.report") / name).read_text("utf-8")) for name in ("style.css", "viewer.js"))
     page = environment.get_template(template).render(values, style=style, script=script)
     with atomic_write(path, force=force) as temporary:
         temporary.write_text(page, encoding="utf-8", errors="replace")
@@ -26,7 +26,3 @@ def write_table_page(
 ) -> None:
     """A table as a page. ``rows`` begin with the header; ``notes``, by name, follow the table."""
     write_page(path, "table_page.html", {"title": title, "rows": rows, "notes": notes}, force=force)
-
-
-def _resource(name: str) -> str:
-    return files("sigmaff.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,143 +1,110 @@
 """The figures of a report in their order, each section with words around it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.samples import Quantity
 from sigmaff.report import figures
-from sigmaff.report.figures import Panel
+from sigmaff.report.figures import COVERAGE_CAPTION, Array, Panel
 
 PLURALS: dict[Quantity, str] = {"energy": "energies", "forces": "forces"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Card:
+class Card(NamedTuple):
     """A figure and the words below it."""
 
     svg: Markup
     caption: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(NamedTuple):
     """A heading and its figures, or the remarks that say why some are missing."""
 
     heading: str
     lead: str
-    cards: tuple[Card, ...]
-    remarks: tuple[str, ...]
+    cards: Sequence[Card]
+    remarks: Sequence[str]
 
 
 def card(name: str, panel: Panel, caption: str) -> Card:
-    return Card(svg=Markup(figures.to_svg(figures.new_figure(panel), name)), caption=caption)
+    return Card(Markup(figures.to_svg(figures.new_figure(panel), name)), caption)
 
 
 def all_sections(evaluation: Evaluation, ood: Evaluation | None) -> list[Section]:
-    return [
-        _accuracy(evaluation),
-        _calibration(evaluation),
-        _ranking(evaluation, ood),
-        _detection(evaluation, ood),
-    ]
+    return [_accuracy(evaluation), _calibration(evaluation), _ranking(evaluation, ood), _detection(evaluation, ood)]
 
 
 def _accuracy(evaluation: Evaluation) -> Section:
-    cards = []
-    if evaluation.energy is not None:
-        panel = partial(figures.draw_energy_parity, evaluation=evaluation)
-        cards.append(card("energy-parity", panel, f"Energies of {_count(evaluation.n_structures, 'structures')}."))
-    if evaluation.forces is not None:
-        panel = partial(figures.draw_force_parity, evaluation=evaluation)
-        cards.append(card("force-parity", panel, f"{_count(3 * evaluation.n_atoms, 'force components')}."))
-    return Section(
-        heading="How large are the errors?",
-        lead="Predicted against true values; on the line they agree.",
-        cards=tuple(cards),
-        remarks=tuple(_missing_labels(evaluation)),
+    cards, remarks = [], []
+    parities = (
+        ("energy", evaluation.energy, figures.draw_energy_parity, "Energies of {} structures"),
+        ("force", evaluation.forces, figures.draw_force_parity, "{} force components"),
     )
+    for name, true, draw, caption in parities:
+        if true is None:
+            remarks.append(f"There are no {name} labels: {name} errors cannot be shown.")
+            continue
+        drawn = f", {figures.MAX_POINTS:,} of them drawn" if true.size > figures.MAX_POINTS else ""
+        panel = partial(draw, evaluation=evaluation)
+        cards.append(card(f"{name}-parity", panel, f"{caption.format(f'{true.size:,}')}{drawn}."))
+    lead = "Predicted against true values; on the line they agree."
+    return Section("How large are the errors?", lead, cards, remarks)
 
 
-def _count(n: int, what: str) -> str:
-    drawn = f", {figures.MAX_POINTS:,} of them drawn" if n > figures.MAX_POINTS else ""
-    return f"{n:,} {what}{drawn}"
-
-
-def _missing_labels(evaluation: Evaluation) -> Iterable[str]:
-    if evaluation.energy is None:
-        yield "There are no energy labels: energy errors cannot be shown."
-    if evaluation.forces is None:
-        yield "There are no force labels: force errors cannot be shown."
-
-
-def _without_sample(evaluation: Evaluation) -> tuple[str, ...]:
+def _without_sample(evaluation: Evaluation) -> list[str]:
     """A remark on the quantities without labels or σ."""
     missing = " and ".join(plural for name, plural in PLURALS.items() if name not in evaluation.samples)
-    return (f"Not shown for {missing}: there is no σ, or no label to compare with.",) if missing else ()
+    return [f"Not shown for {missing}: there is no σ, or no label to compare with."] if missing else []
 
 
 def _calibration(evaluation: Evaluation) -> Section:
-    caption = "How many {} errors lie within the interval that should hold the share on the horizontal axis."
-    return Section(
-        heading="Do the error bars hold?",
-        lead="Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect.",
-        cards=tuple(
-            card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), caption.format(s.name))
-            for s in evaluation.samples.values()
-        ),
-        remarks=_without_sample(evaluation),
-    )
+    lead = "Below the dashed line error bars are too narrow, above it too wide. A score of 0 is perfect."
+    cards = [
+        card(f"{s.name}-calibration", partial(figures.draw_calibration, sample=s), COVERAGE_CAPTION.format(s.name))
+        for s in evaluation.samples.values()
+    ]
+    return Section("Do the error bars hold?", lead, cards, _without_sample(evaluation))
 
 
 def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
     samples, others = evaluation.samples, {} if ood is None else ood.samples
     caption = "Shade: density of {} errors in distribution. Points: rms error of samples of similar σ."
-    cards = [
-        card(
-            f"{s.name}-ranking",
-            partial(figures.draw_std_versus_error, sample=s, ood=others.get(s.quantity)),
-            caption.format(s.name),
-        )
-        for s in samples.values()
-    ]
+    cards = []
+    for s in samples.values():
+        panel = partial(figures.draw_std_versus_error, sample=s, ood=others.get(s.quantity))
+        cards.append(card(f"{s.name}-ranking", panel, caption.format(s.name)))
     rms = evaluation.structure_rms
-    by_structure = (
-        ("energy", evaluation.energy_error, evaluation.energy_std, "|energy error| (eV)"),
-        ("force", rms(evaluation.forces_error), rms(evaluation.forces_std), "rms force error (eV/Å)"),
-    )
-    for name, error, std, label in by_structure:
-        if error is not None and std is not None and any(sample.name == name for sample in samples.values()):
-            panel = partial(figures.draw_retention, error=error, std=std, label=label)
-            words = f"The {name} error left if the structures of largest σ are computed by the reference method."
-            cards.append(card(f"{name}-retention", panel, words))
-    return Section(
-        heading="Does σ point at the errors?",
-        lead="Where σ is right, the root mean square error of samples with that σ is σ.",
-        cards=tuple(cards),
-        remarks=_without_sample(evaluation),
-    )
+    by_structure: dict[Quantity, tuple[Array | None, Array | None, str]] = {
+        "energy": (evaluation.energy_error, evaluation.energy_std, "|energy error| (eV)"),
+        "forces": (rms(evaluation.forces_error), rms(evaluation.forces_std), "rms force error (eV/Å)"),
+    }
+    for s in samples.values():
+        error, std, label = by_structure[s.quantity]
+        assert error is not None
+        assert std is not None
+        panel = partial(figures.draw_retention, error=error, std=std, label=label)
+        words = f"The {s.name} error left if the structures of largest σ are computed by the reference method."
+        cards.append(card(f"{s.name}-retention", panel, words))
+    lead = "Where σ is right, the root mean square error of samples with that σ is σ."
+    return Section("Does σ point at the errors?", lead, cards, _without_sample(evaluation))
 
 
 def _detection(evaluation: Evaluation, ood: Evaluation | None) -> Section:
-    views = (
-        ("energy-histogram", figures.energy_std_per_atom, figures.ENERGY_STD_LABEL),
-        ("force-histogram", figures.forces_std_rms, figures.FORCE_STD_LABEL),
-    )
     cards = []
-    for name, score, label in views:
+    for name, score, label in (
+        ("energy", figures.energy_std_per_atom, figures.ENERGY_STD_LABEL),
+        ("force", figures.forces_std_rms, figures.FORCE_STD_LABEL),
+    ):
         std, other = score(evaluation), None if ood is None else score(ood)
         if std is not None:
             panel = partial(figures.draw_std_histogram, std=std, ood=other, label=label)
-            cards.append(card(name, panel, f"How {label.split(' σ')[0]} σ is distributed over structures."))
-    no_std = () if cards else ("Not shown: the model states no σ.",)
-    no_ood = () if ood is not None else ("No out-of-distribution set was given, so detection is not measured.",)
-    return Section(
-        heading="Does σ see what is new?",
-        lead="AUROC is the chance that a new structure has a larger σ than a familiar one: "
-        "1 is perfect, 0.5 is guessing.",
-        cards=tuple(cards),
-        remarks=no_std + no_ood,
-    )
+            cards.append(card(f"{name}-histogram", panel, f"How {name} σ is distributed over structures."))
+    remarks = [] if cards else ["Not shown: the model states no σ."]
+    if ood is None:
+        remarks.append("No out-of-distribution set was given, so detection is not measured.")
+    lead = "AUROC is the chance that a new structure has a larger σ than a familiar one: 1 is perfect, 0.5 is guessing."
+    return Section("Does σ see what is new?", lead, cards, remarks)

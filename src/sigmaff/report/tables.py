@@ -1,7 +1,7 @@
 """The words and tables of a report, made from the numbers of ``summarize``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import Summary
@@ -10,54 +10,46 @@ from sigmaff.models.prediction import COVARIANCES, FORCE_STD_SOURCES, STD_KINDS,
 BLANK = "–"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """A row of the table of key figures: a key of ``summarize`` in words."""
+class Measure(NamedTuple):
+    """A row of the table of key figures: a key of ``summarize`` in words. Shares have the unit %."""
 
     key: str
     label: str
     unit: str = ""
-    percent: bool = False
     between: bool = False  # one number for both data sets
 
 
 def _calibration_measures(quantity: str, unit: str) -> tuple[Measure, ...]:
     return (
-        Measure(key=f"{quantity}_calibration", label="Calibration score (0 is perfect, 1.69 the worst)"),
-        Measure(key=f"{quantity}_calibration_raw", label="Calibration score of the raw σ"),
-        Measure(key=f"{quantity}_coverage_68", label="Errors within the 68 % interval", unit="%", percent=True),
-        Measure(key=f"{quantity}_coverage_95", label="Errors within the 95 % interval", unit="%", percent=True),
-        Measure(key=f"{quantity}_nll", label="Negative log-likelihood"),
-        Measure(key=f"{quantity}_crps", label="Continuous ranked probability score", unit=unit),
-        Measure(key=f"{quantity}_sharpness", label="Typical σ (root mean square)", unit=unit),
+        Measure(f"{quantity}_calibration", "Calibration score (0 is perfect, 1.69 the worst)"),
+        Measure(f"{quantity}_calibration_raw", "Calibration score of the raw σ"),
+        Measure(f"{quantity}_coverage_68", "Errors within the 68 % interval", "%"),
+        Measure(f"{quantity}_coverage_95", "Errors within the 95 % interval", "%"),
+        Measure(f"{quantity}_nll", "Negative log-likelihood"),
+        Measure(f"{quantity}_crps", "Continuous ranked probability score", unit),
+        Measure(f"{quantity}_sharpness", "Typical σ (root mean square)", unit),
     )
 
 
 GROUPS: dict[str, tuple[Measure, ...]] = {
     "Errors": (
-        Measure(key="n_structures", label="Structures"),
-        Measure(key="energy_mae", label="Energy, mean absolute error", unit="eV"),
-        Measure(key="energy_rmse", label="Energy, root mean square error", unit="eV"),
-        Measure(key="energy_mae_per_atom", label="Energy per atom, mean absolute error", unit="eV/atom"),
-        Measure(key="forces_mae", label="Force components, mean absolute error", unit="eV/Å"),
-        Measure(key="forces_rmse", label="Force components, root mean square error", unit="eV/Å"),
+        Measure("n_structures", "Structures"),
+        Measure("energy_mae", "Energy, mean absolute error", "eV"),
+        Measure("energy_rmse", "Energy, root mean square error", "eV"),
+        Measure("energy_mae_per_atom", "Energy per atom, mean absolute error", "eV/atom"),
+        Measure("forces_mae", "Force components, mean absolute error", "eV/Å"),
+        Measure("forces_rmse", "Force components, root mean square error", "eV/Å"),
     ),
     "Calibration of the energy σ": _calibration_measures("energy", "eV"),
     "Calibration of the force σ": _calibration_measures("forces", "eV/Å"),
     "Ranking: does a larger σ mean a larger error?": (
-        Measure(key="energy_spearman", label="Energy, rank correlation of σ and |error|"),
-        Measure(key="forces_spearman", label="Forces, rank correlation of σ and |error|"),
+        Measure("energy_spearman", "Energy, rank correlation of σ and |error|"),
+        Measure("forces_spearman", "Forces, rank correlation of σ and |error|"),
     ),
     "Detection: does σ tell the two sets apart?": (
-        Measure(key="energy_auroc", label="AUROC of the energy σ per atom", between=True),
-        Measure(key="forces_auroc", label="AUROC of the force σ", between=True),
-        Measure(
-            key="forces_fpr95",
-            label="False alarms where 95 % are caught, force σ",
-            unit="%",
-            percent=True,
-            between=True,
-        ),
+        Measure("energy_auroc", "AUROC of the energy σ per atom", between=True),
+        Measure("forces_auroc", "AUROC of the force σ", between=True),
+        Measure("forces_fpr95", "False alarms where 95 % are caught, force σ", "%", between=True),
     ),
 }
 
@@ -120,21 +112,18 @@ def seconds(value: float) -> str:
 
 def key_figures(summary: Summary, ood: Summary | None) -> list[dict[str, object]]:
     """The table of key figures, without rows that have no value."""
-    groups: list[dict[str, object]] = []
-    for name, measures in GROUPS.items():
-        known = [m for m in measures if summary[m.key] is not None or (ood and ood[m.key] is not None)]
-        if known:
-            groups.append({"name": name, "rows": [_row(m, summary, ood) for m in known]})
-    return groups
+
+    def is_known(measure: Measure) -> bool:
+        return any(values is not None and values[measure.key] is not None for values in (summary, ood))
+
+    known = {name: list(filter(is_known, measures)) for name, measures in GROUPS.items()}
+    return [{"name": name, "rows": [_row(m, summary, ood) for m in rows]} for name, rows in known.items() if rows]
 
 
 def _row(measure: Measure, summary: Summary, ood: Summary | None) -> dict[str, object]:
     biased = measure.key.endswith("_calibration")  # resampling adds its own scatter to the score: misleading
     interval = None if biased else summary.get(f"{measure.key}_ci")
-    return {
-        "label": measure.label,
-        "unit": measure.unit,
-        "between": measure.between,
+    return measure._asdict() | {
         "value": _shown(measure, summary[measure.key]),
         "interval": " to ".join(map(quantity, interval)) if isinstance(interval, list) else "",
         "ood": "" if ood is None else _shown(measure, ood[measure.key]),
@@ -142,7 +131,7 @@ def _row(measure: Measure, summary: Summary, ood: Summary | None) -> dict[str, o
 
 
 def _shown(measure: Measure, value: object) -> str:
-    return percent(value) if measure.percent and isinstance(value, float) else quantity(value)
+    return percent(value) if measure.unit == "%" and isinstance(value, float) else quantity(value)
 
 
 def meaning_of_std(evaluation: Evaluation) -> dict[str, str]:
@@ -161,8 +150,8 @@ def meaning_of_std(evaluation: Evaluation) -> dict[str, str]:
 def _calibration_words(calibration: Calibration) -> str:
     if calibration.n_samples == 0:
         return "none: σ is raw"
-    fitted = f"fitted on {calibration.n_samples:,} held-out errors"
-    return f"{calibration.method}: raw σ × {calibration.scale:.3g}, {fitted}"
+    factor = f"{calibration.method}: raw σ × {calibration.scale:.3g}"
+    return f"{factor}, fitted on {calibration.n_samples:,} held-out errors"
 
 
 def timing_table(evaluation: Evaluation, timings: Mapping[str, float]) -> dict[str, str]:

@@ -58,9 +58,7 @@ def viewer_content(sets: Sequence[tuple[str, bool, Sequence[Frame]]]) -> dict[st
     std = np.concatenate([_atom_rms(frame.forces_std) for _, _, frames in shown for frame in frames])
     high = max(float(std.max()), TINY)
     low = min(max(float(std.min()), 1e-3 * high), 0.8 * high)
-    content = [
-        {"name": name, "ood": is_ood, "frames": [frame.content() for frame in frames]} for name, is_ood, frames in shown
-    ]
+    content = [{"name": name, "ood": is_ood, "frames": [f.content() for f in frames]} for name, is_ood, frames in shown]
     return {"stops": COLOUR_STOPS, "low": low, "middle": (low * high) ** 0.5, "high": high, "sets": content}
 
 
@@ -84,20 +82,18 @@ def _frames(evaluation: Evaluation) -> list[Frame]:
     std, error, chosen = evaluation.forces_std, evaluation.forces_error, choose_frames(evaluation)
     if std is None or not chosen:
         return []
-    frames = []
-    for label, index in zip(LABELS[len(chosen)], chosen, strict=True):
-        atoms = slice(*np.searchsorted(evaluation.structure_index, [index, index + 1]).tolist())
-        frames.append(
-            Frame(
-                label=label,
-                index=index,
-                atomic_numbers=evaluation.atomic_numbers[atoms],
-                positions=evaluation.positions[atoms],
-                forces_std=std[atoms],
-                forces_error=None if error is None else error[atoms],
-            )
+    places = [slice(*np.searchsorted(evaluation.structure_index, [index, index + 1]).tolist()) for index in chosen]
+    return [
+        Frame(
+            label=label,
+            index=index,
+            atomic_numbers=evaluation.atomic_numbers[atoms],
+            positions=evaluation.positions[atoms],
+            forces_std=std[atoms],
+            forces_error=None if error is None else error[atoms],
         )
-    return frames
+        for label, index, atoms in zip(LABELS[len(chosen)], chosen, places, strict=True)
+    ]
 
 
 def face_on(positions: Array) -> Array:
