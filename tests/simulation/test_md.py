@@ -249,7 +249,7 @@ def test_redrawn_velocities_keep_the_energy():
     ("starts", "config", "message"),
     [
         ([], WAYS[1], "no structure"),
-        ([ethanol(), Atoms("Ar2", [[0, 0, 0], [0, 0, 4]])], WAYS[1], "start 1: Ar is an element .* knows H, C, O"),
+        ([ethanol(), Atoms("Ar2", [[0, 0, 0], [0, 0, 4]])], WAYS[1], "start 1: atom 0 is Ar, .* knows H, C, O"),
         ([ethanol(), Atoms("H")], WAYS[1], "start 1: 1 atoms"),
         ([ethanol()], WAYS[4], "start 0: npt needs a cell"),
         ([ethanol()], NVE, "start 0: it has no velocities"),

@@ -27,14 +27,13 @@ variance: what a model knows least it also represents least well.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
 from torch import Tensor
 
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import GraphDataset, label_structures
 from sigmaff.errors import DataError
 from sigmaff.graph.ops import unit_displacements
 from sigmaff.heads import LNK
@@ -43,6 +42,7 @@ from sigmaff.heads.observations import slope_rows
 from sigmaff.learning.config import SelectConfig
 from sigmaff.models import Model, Potential
 from sigmaff.models.solve import LabelledObservations
+from sigmaff.simulation import bare_copy
 
 VANISHING = 1e-8
 """Variance of a force component, over the mean, below which it is rounding."""
@@ -73,24 +73,26 @@ def select(
     *,
     limit: float | None,
     rng: np.random.Generator,
-    n: int | None = None,
 ) -> list[Pick]:
-    """At most ``n`` (else ``config.n``) of the candidates, which hold the model's σ (``predict_structures``), in order.
+    """At most ``config.n`` of the candidates, in the order of choice.
 
-    limit: on the largest force σ of an atom, eV/Å, in units of which the window of σ is; ``None`` leaves it open.
+    Arguments:
+        candidates: with the model's σ (``predict_structures``).
+        limit: on the largest force σ of an atom, eV/Å: the unit of the window of σ; ``None``: no window.
     """
-    n = config.n if n is None else n
-    std = [largest_std(atoms) for atoms in candidates]
+    chosen: Sequence[tuple[int, float | None]]
     if config.method == "random":
-        drawn = rng.permutation(len(candidates))[:n]
-        return [Pick(index=int(index), forces_std=std[index], variance_share=None) for index in drawn]
-    known = _known(std)
-    inside = np.flatnonzero(_inside(known, config, limit))
-    if config.method == "variance_reduction" and (potential := _linear(model)) is not None:
-        compared = np.sort(rng.permutation(inside)[: config.max_candidates])
-        return _by_variance(potential, candidates, compared, known, n)
-    ranked = inside[np.argsort(-known[inside], kind="stable")][:n]
-    return [Pick(index=int(index), forces_std=float(known[index]), variance_share=None) for index in ranked]
+        chosen = [(index, None) for index in rng.permutation(len(candidates))[: config.n].tolist()]
+    else:
+        std = in_window(candidates, config, limit)
+        chosen = [(index, None) for index in sorted(std, key=lambda index: std[index], reverse=True)[: config.n]]
+        is_linear = isinstance(model, Potential) and isinstance(model.head, LNK) and model.head.covariance == "full"
+        if std and is_linear and config.method == "variance_reduction":
+            compared = np.sort(rng.permutation(list(std))[: config.max_candidates]).tolist()
+            chosen = _by_variance(model.potentials[0], candidates, compared, config.n)
+    return [
+        Pick(index=index, forces_std=largest_std(candidates[index]), variance_share=share) for index, share in chosen
+    ]
 
 
 def largest_std(atoms: Atoms) -> float | None:
@@ -99,9 +101,16 @@ def largest_std(atoms: Atoms) -> float | None:
     return None if std is None else float(np.linalg.norm(std, axis=1).max())
 
 
-def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> int:
-    """How many candidates have a σ that qualifies them."""
-    return int(_inside(_known([largest_std(atoms) for atoms in candidates]), config, limit).sum())
+def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> dict[int, float]:
+    """The candidates that qualify: largest force σ by index, eV/Å."""
+    lower, upper = (0.0, np.inf) if limit is None else (config.lower * limit, config.upper * limit)
+    found = {}
+    for index, std in enumerate(map(largest_std, candidates)):
+        if std is None:
+            raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
+        if lower <= std <= upper:
+            found[index] = std
+    return found
 
 
 @torch.no_grad()
@@ -180,42 +189,13 @@ def _evidence(label: Tensor, covariance: Tensor) -> Tensor:
 
 
 def _by_variance(
-    potential: Potential, candidates: Sequence[Atoms], compared: np.ndarray, std: np.ndarray, n: int
-) -> list[Pick]:
-    if not compared.size:
-        return []
+    potential: Potential, candidates: Sequence[Atoms], compared: Sequence[int], n: int
+) -> list[tuple[int, float]]:
     head = potential.head
     assert isinstance(head, LNK)
-    structures = LabelledStructures(
-        structures=tuple(candidates[index] for index in compared),
-        energy=None,
-        forces=None,
-        source="candidates",
-        frame_index=compared,
-    )
+    structures = label_structures([bare_copy(candidates[index]) for index in compared], ())
     with torch.no_grad(), head.prepared():
         rows = list(structure_rows(potential, GraphDataset(structures, potential.cutoff, potential.dtype)))
         factor = head.weight_cholesky.tril()
         picks = greedy(rows, factor @ factor.T, head.label_noise, n)
-    return [
-        Pick(index=int(compared[index]), forces_std=float(std[compared[index]]), variance_share=gain)
-        for index, gain in picks
-    ]
-
-
-def _linear(model: Model) -> Potential | None:
-    """The potential whose σ is that of a function linear in its weights, if this model is one."""
-    linear = isinstance(model, Potential) and isinstance(model.head, LNK) and model.head.covariance == "full"
-    return model if linear and isinstance(model, Potential) else None
-
-
-def _known(std: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if any(value is None for value in std):
-        raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
-    return np.array(std, dtype=np.float64)
-
-
-def _inside(std: np.ndarray, config: SelectConfig, limit: float | None) -> np.ndarray:
-    if limit is None:
-        return np.full(len(std), True)
-    return (std >= config.lower * limit) & (std <= config.upper * limit)
+    return [(compared[index], gain) for index, gain in picks]

@@ -5,7 +5,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from sigmaff.data import LabelledStructures, read_structures
+from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.learning.config import StartConfig
 from sigmaff.simulation import bare_copy
@@ -32,16 +32,13 @@ def _labelled(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
         raise ConfigError(
             f"start.n_labels is {config.n_labels}, but {config.source.path} has {len(structures)} labelled structures"
         )
-    drawn = np.sort(rng.permutation(len(structures))[: config.n_labels])
-    return [_with_label(structures, int(index)) for index in drawn]
-
-
-def _with_label(structures: LabelledStructures, index: int) -> Atoms:
-    assert structures.energy is not None
-    assert structures.forces is not None
-    atoms = _from(structures.structures[index], "given")
-    atoms.calc = SinglePointCalculator(atoms, energy=structures.energy[index], forces=structures.forces[index])
-    return atoms
+    chosen = structures.subset(np.sort(rng.permutation(len(structures))[: config.n_labels]))
+    assert chosen.energy is not None
+    assert chosen.forces is not None
+    frames = [_from(atoms, "given") for atoms in chosen.structures]
+    for atoms, energy, forces in zip(frames, chosen.energy, chosen.forces, strict=True):
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+    return frames
 
 
 def _known(config: StartConfig) -> list[Atoms]:

@@ -14,7 +14,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import build_graph
 from sigmaff.models.file import load
 from sigmaff.models.prediction import ForceStdMethod, Predictor
-from sigmaff.simulation.results import finite_results
+from sigmaff.simulation.results import ASE_NAMES, finite_results
 
 
 class Calculator(AseCalculator):
@@ -38,19 +38,7 @@ class Calculator(AseCalculator):
     """
 
     name = "sigmaff"
-    implemented_properties: ClassVar[list[str]] = [
-        "energy",
-        "free_energy",
-        "energies",
-        "forces",
-        "stress",
-        "energy_uncertainty",
-        "energies_uncertainty",
-        "forces_uncertainty",
-        "stress_uncertainty",
-        "energy_ensemble",
-        "forces_ensemble",
-    ]
+    implemented_properties: ClassVar[list[str]] = [*ASE_NAMES.values(), "free_energy"]
     default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto"}
     discard_results_on_any_change = True
     ignored_changes: ClassVar[set[str]] = {"initial_charges", "initial_magmoms"}

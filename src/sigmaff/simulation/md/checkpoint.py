@@ -28,8 +28,8 @@ class Checkpoint:
     """All replicas at one moment."""
 
     sizes: dict[str, int]  # of the files then
-    memories: list[dict[str, Any]]  # of each replica: record, random numbers, drift monitor
-    histories: list[State]  # of each replica: states along the first axis, the last is where it is
+    memories: Sequence[dict[str, Any]]  # of each replica: record, random numbers, drift monitor
+    histories: Sequence[State]  # of each replica: states along the first axis, the last is where it is
 
     def write(self, directory: Path) -> None:
         text = json.dumps({"sizes": self.sizes, "memories": self.memories})
