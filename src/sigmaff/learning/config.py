@@ -18,8 +18,6 @@ from sigmaff.training import TrainingConfig
 SelectionMethod = Literal["variance_reduction", "sigma", "random"]
 FREE: dict[str, Any] = {"output": True, "cluster": True, "stop": True, "engine": {"time_limit"}}
 """Settings that may change when a campaign is resumed: they decide when it ends and where it runs."""
-SHARED = ("model", "training", "ensemble", "mc_dropout", "calibration", "seed")
-"""Settings that a campaign hands to the runs of its rounds."""
 
 
 class StartConfig(Settings):
@@ -203,6 +201,7 @@ class CampaignConfig(Settings):
 
     def run(self, dataset: Path, output: Path, backbone_from: Path | None) -> RunConfig:
         """The training of one round, as a run of its own."""
-        shared = {name: getattr(self, name) for name in SHARED}
+        names = ("model", "training", "ensemble", "mc_dropout", "calibration", "seed")
+        shared = {name: getattr(self, name) for name in names}
         data = DataConfig(source=DataSource(path=dataset), reference_energies=self.reference_energies)
         return RunConfig(**shared, data=data, backbone_from=backbone_from, output=output)

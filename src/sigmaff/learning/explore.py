@@ -3,7 +3,7 @@
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -71,23 +71,25 @@ class _Explorer:
         for index, frame in zip(left, frames, strict=True):
             frame.info |= {"origin": "pool", "pool_index": index}
         write_frames(self.round.candidates, frames)
-        share = None if self.limit is None or not frames else float(np.mean(~self._trusted(frames)))
-        return Explored(n_candidates=len(frames), share_above=share, endings={}, limit=self.limit)
+        above = None if self.limit is None else [(largest_std(atoms) or 0.0) > self.limit.value for atoms in frames]
+        share_above = float(np.mean(above)) if above else None
+        return Explored(n_candidates=len(frames), share_above=share_above, endings={}, limit=self.limit)
 
     def in_motion(self) -> Explored:
         """Run one task for each temperature; write its frames as soon as it ends."""
-        temperatures = self.config.explore.temperature
-        paths = [self.round.trajectory(temperature) for temperature in temperatures]
-        if missing := [index for index, path in enumerate(paths) if not path.exists()]:
-            outcomes = run_tasks(move, self._pieces(missing), self.context.workers())
-            for done, outcome in enumerate(outcomes, len(paths) - len(missing) + 1):
-                index = missing[outcome.index]
+        temperatures, trajectory = self.config.explore.temperature, self.round.trajectory
+        if missing := [temperature for temperature in temperatures if not trajectory(temperature).exists()]:
+            work = partial(move, self.round.before.model.read_bytes(), self._starts())
+            outcomes = run_tasks(work, [self._settings(temperature) for temperature in missing], self.context.workers())
+            for done, outcome in enumerate(outcomes, len(temperatures) - len(missing) + 1):
+                temperature = missing[outcome.index]
                 if outcome.value is None:
-                    raise SigmaffError(f"exploration at {temperatures[index]:g} K failed: {outcome.error}")
+                    raise SigmaffError(f"exploration at {temperature:g} K failed: {outcome.error}")
                 frames, trajectories = outcome.value
-                write_file(paths[index].with_suffix(".json"), trajectories, force=True)
-                write_frames(paths[index], frames)
-                self.context.listener.advance(done, len(paths))
+                write_file(trajectory(temperature).with_suffix(".json"), trajectories, force=True)
+                write_frames(trajectory(temperature), frames)
+                self.context.listener.advance(done, len(temperatures))
+        paths = [trajectory(temperature) for temperature in temperatures]
         candidates = [frame for path in paths for frame in read_frames(path)]
         write_frames(self.round.candidates, candidates)
         parts = [read_file(path.with_suffix(".json"), Trajectories) for path in paths]
@@ -98,16 +100,11 @@ class _Explorer:
             limit=self.limit,
         )
 
-    def _pieces(self, indices: Sequence[int]) -> list["Exploration"]:
-        """MD at the temperatures of these indices."""
-        config, model, starts = self.config.explore, self.round.before.model.read_bytes(), tuple(self._starts())
+    def _settings(self, temperature: float) -> MDConfig:
+        config = self.config.explore
+        seed = [self.config.seed, config.seed, self.round.number, config.temperature.index(temperature)]
         stop_above = None if self.limit is None else self.config.select.upper * self.limit.value
-        pieces = []
-        for index in indices:
-            seed = np.random.default_rng([self.config.seed, config.seed, self.round.number, index]).integers(2**31)
-            settings = config.moves(config.temperature[index], stop_above, int(seed))
-            pieces.append(Exploration(model=model, starts=starts, config=settings))
-        return pieces
+        return config.moves(temperature, stop_above, int(np.random.default_rng(seed).integers(2**31)))
 
     def _starts(self) -> list[Atoms]:
         """Draw from the labelled structures with σ below the limit; if there are too few, add those of smallest σ."""
@@ -124,41 +121,28 @@ class _Explorer:
         dataset = dataset_for(self.model, label_structures([bare_copy(atoms) for atoms in frames], ()))
         return predict_structures(self.model, dataset, BATCH_SIZE, "auto", self.context.listener)
 
-    def _trusted(self, frames: Sequence[Atoms]) -> np.ndarray:
-        """Whether σ of each frame is within the limit."""
-        assert self.limit is not None
-        return np.array([(largest_std(atoms) or 0.0) <= self.limit.value for atoms in frames], dtype=bool)
-
     def _share_above(self, frames: Sequence[Atoms], n_wanted: int) -> float | None:
         """Of the frames asked for, those beyond the limit, and those never reached because a replica was stopped."""
         if self.limit is None:
             return None
-        return max(0.0, 1.0 - int(self._trusted(frames).sum()) / n_wanted) if n_wanted else 0.0
+        n_trusted = sum((largest_std(atoms) or 0.0) <= self.limit.value for atoms in frames)
+        return max(0.0, 1.0 - n_trusted / n_wanted) if n_wanted else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exploration:
-    """Molecular dynamics at one temperature: all that a worker needs."""
-
-    model: bytes  # the model file
-    starts: tuple[Atoms, ...]
-    config: MDConfig
-
-
-def move(piece: Exploration) -> tuple[list[Atoms], Trajectories]:
+def move(model: bytes, starts: Sequence[Atoms], config: MDConfig) -> tuple[list[Atoms], Trajectories]:
     """Run MD on a worker: frames that were written or crossed the limit, without the starts.
 
-    Leaves no files; every worker returns the same frames.
+    Leaves no files; every worker returns the same frames. model: the content of its file.
     """
     with tempfile.TemporaryDirectory() as folder:
         model_path = Path(folder) / "model.sigmaff"
-        model_path.write_bytes(piece.model)
-        result = run_md(load(model_path), piece.starts, piece.config, Path(folder) / "md")
+        model_path.write_bytes(model)
+        result = run_md(load(model_path), starts, config, Path(folder) / "md")
         frames = _frames(result)
     for atoms in frames:
-        atoms.info |= {"origin": "dynamics", "temperature": piece.config.temperature[0]}
+        atoms.info |= {"origin": "dynamics", "temperature": config.temperature[0]}
     endings = Counter(record.ending or "" for record in result.records)
-    n_wanted = len(result.records) * (piece.config.steps // piece.config.every)
+    n_wanted = len(result.records) * (config.steps // config.every)
     return frames, Trajectories(n_wanted=n_wanted, endings=endings)
 
 

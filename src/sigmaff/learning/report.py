@@ -17,7 +17,7 @@ def fresh_errors(round_: Round) -> FreshErrors | None:
     if not pairs:
         return None
     energy = [(one.get_potential_energy() - two.get_potential_energy()) / len(one) for one, two in pairs]
-    forces = np.concatenate([_forces_error(one, two) for one, two in pairs])
+    forces = np.concatenate([one.get_forces() - two.get_forces() for one, two in pairs])
     stds = [one.arrays["forces_uncertainty"] for one, _ in pairs if "forces_uncertainty" in one.arrays]
     return FreshErrors(
         energy_mae_per_atom=float(np.mean(np.abs(energy))),
@@ -69,7 +69,7 @@ def _picks(round_: Round) -> Iterator[PickedStructure]:
             atomic_numbers=predicted.numbers,
             positions=predicted.positions,
             forces_std=predicted.arrays.get("forces_uncertainty"),
-            forces_error=None if true is None else _forces_error(predicted, true),
+            forces_error=None if true is None else predicted.get_forces() - true.get_forces(),
         )
 
 
@@ -85,7 +85,3 @@ def _why(atoms: Atoms, index: int) -> str:
         share = float(atoms.info["variance_share"])
         return f"choice {index + 1}: its label takes away {share:.1%} of the variance of candidates' forces"
     return "drawn at random" if atoms.info["method"] == "random" else f"choice {index + 1} by largest force σ"
-
-
-def _forces_error(predicted: Atoms, true: Atoms) -> np.ndarray:
-    return np.asarray(predicted.get_forces() - true.get_forces())

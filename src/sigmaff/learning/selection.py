@@ -1,22 +1,22 @@
 """Which structures are worth a label.
 
-The closed-form LNK is linear in its weights, w ~ N(μ, Σ), and a label of structure j is a few more linear observations
-of them: an energy and, as far as the fit counts them, the force components. With R_j their rows and N their noise,
+The closed-form LNK is linear in its weights, w ~ N(μ, Σ). A label of structure j adds linear observations of them: an
+energy and, if the fit uses them, the force components. With R_j their rows and N their noise,
 
     Σ' = Σ − Σ R_jᵀ (R_j Σ R_jᵀ + N)⁻¹ R_j Σ
 
-is the posterior after that label, whatever its value. So what a label would do to σ is known before it is computed,
-exactly, and many labels can be chosen one after the other without a training in between. The one chosen takes away the
-largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates, which
-count by their σ,
+is the posterior after that label, for any value of it. So the effect of a label on σ is known exactly before it is
+computed, and many labels can be chosen one after the other without a training in between. The chosen one takes away
+the largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates,
+weighted by their σ,
 
-    Σ_g σ · g (Σ − Σ') gᵀ / σ² / Σ_g σ = tr(M (Σ − Σ')),   M = Σ_g gᵀg / σ / Σ_g σ,   σ² = g Σ gᵀ + what weights leave
+    Σ_g σ · g (Σ − Σ') gᵀ / σ² / Σ_g σ = tr(M (Σ − Σ')),   M = Σ_g gᵀg / σ / Σ_g σ,   σ² = g Σ gᵀ + residual
 
-so that near-copies of a structure that was chosen gain little, and candidates that many others resemble gain most. To
-first order this is twice the share of the mean σ that is taken away, and mean errors go as σ does; by variance itself a
-few distorted structures, which hold most of it, would be chosen whatever they tell of the others. For the same reason
-the noise of a label, which is that of the fit, is larger for structures above the median, in proportion to their
-variance: what a model knows least it also represents least well.
+so that near-copies of a chosen structure gain little, and candidates that resemble many others gain most. To first
+order this is twice the share of the mean σ that is taken away, and mean errors scale with σ. Weighted by variance, a
+few distorted structures, which hold most of it, would be chosen even if they say nothing about the others. For the same
+reason the noise of a label, which is that of the fit, is larger for structures above the median, in proportion to
+their variance: what a model knows least it also represents least well.
 
 | symbol | here |
 |---|---|
@@ -124,11 +124,9 @@ def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[Stru
         energy, _ = head.rows(features, graph)
         directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), potential.dtype)
         [(gradient, residual)] = slope_rows(batch, [head], features, directions)
-        residual = residual.clamp(min=0.0)
-        for index, count in enumerate(n_atoms.tolist()):
-            yield StructureRows(
-                energy=energy[index], forces=-gradient[: 3 * count, index], residual=residual[: 3 * count, index]
-            )
+        forces, residual = -gradient, residual.clamp(min=0.0)
+        for index, n in enumerate((3 * n_atoms).tolist()):
+            yield StructureRows(energy=energy[index], forces=forces[:n, index], residual=residual[:n, index])
 
 
 def greedy(rows: Sequence[StructureRows], covariance: Tensor, noise: LabelNoise, n: int) -> list[tuple[int, float]]:

@@ -56,7 +56,13 @@ class Calculator(AseCalculator):
             ``get_property("forces_uncertainty")`` asks for it, which makes each step of a simulation cheaper.
         device: where a model file is loaded to; a model given as an object stays where it is.
         """
-        self.model = _ready(model, device)
+        if isinstance(model, str | Path):
+            model = load(model, device="cpu" if device is None else device)
+        elif device is not None:
+            raise ConfigError("device is for model files; a model given as an object stays on its own device")
+        if isinstance(model, nn.Module) and model.training:
+            raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
+        self.model = model
         super().__init__(forces_uncertainty=forces_uncertainty)
 
     def set(self, **changes: Any) -> dict[str, Any]:
@@ -84,13 +90,3 @@ class Calculator(AseCalculator):
             how = "auto"
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
         self.results = finite_results(self.model.predict(graph, forces_std=how), self.atoms)
-
-
-def _ready(model: str | Path | Predictor, device: torch.device | str | None) -> Predictor:
-    if isinstance(model, str | Path):
-        return load(model, device="cpu" if device is None else device)
-    if device is not None:
-        raise ConfigError("device is for model files; a model given as an object stays on its own device")
-    if isinstance(model, nn.Module) and model.training:
-        raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
-    return model

@@ -29,10 +29,7 @@ def predict_structures(
     *,
     per_atom: PerAtom = "arrays",
 ) -> list[Atoms]:
-    """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them.
-
-    per_atom: where σ of atoms is stored, see ``store_results``.
-    """
+    """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
     listener = listener or Listener()
     frames: list[Atoms] = []
     for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):

@@ -66,12 +66,14 @@ def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
     σ stored earlier is replaced, or removed where there is none any more. ``per_atom="info"`` puts σ per atom into
     ``atoms.info`` instead, for .traj files, which drop ``atoms.arrays``.
     """
-    _store(atoms, _current_results(atoms), per_atom)
+    atoms.get_potential_energy()
+    _store(atoms, atoms.calc.results, per_atom)
 
 
 def snapshot(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> Atoms:
     """A copy that keeps its results when ``atoms`` or its calculator change: a frame to collect or write."""
-    return with_results(atoms, _current_results(atoms), per_atom=per_atom)
+    atoms.get_potential_energy()
+    return with_results(atoms, atoms.calc.results, per_atom=per_atom)
 
 
 def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAtom = "arrays") -> Atoms:
@@ -81,11 +83,6 @@ def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAto
     frame.calc = SinglePointCalculator(frame, **known)
     _store(frame, results, per_atom)
     return frame
-
-
-def _current_results(atoms: Atoms) -> Mapping[str, Value]:
-    atoms.get_potential_energy()
-    return atoms.calc.results
 
 
 def _store(atoms: Atoms, results: Mapping[str, Value], per_atom: PerAtom) -> None:

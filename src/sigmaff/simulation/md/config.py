@@ -48,8 +48,7 @@ class DynamicsConfig(Settings):
     error_above: float | None = Field(default=None, gt=0, description="eV/Å; force error to guard against with auto")
     risk: float = Field(default=0.05, gt=0, lt=1, description="tolerated chance of such an error below the limit")
     on_crossing: OnCrossing = Field(
-        default="stop",
-        description="above the limit: stop; or roll back and continue with new velocities; or only record the crossing",
+        default="stop", description="above the limit: stop; roll back and draw new velocities; or only record it"
     )
     rollback: int = Field(default=100, ge=1, description="steps that a replica is rolled back")
     max_rollbacks: int = Field(default=10, ge=0, description="rollbacks of a replica before it is stopped")

@@ -157,7 +157,8 @@ class Replica:
         self.record = Record(**memory["record"])
         self.rng.bit_generator.state = memory["rng"]
         if self.monitor is not None:
-            self.monitor.replay(memory["drift"])
+            for score in memory["drift"]:
+                self.monitor.update(score)
         self.history.extend(
             {name: values[index] for name, values in history.items()} for index in range(len(history["step"]))
         )

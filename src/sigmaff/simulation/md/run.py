@@ -1,6 +1,7 @@
 """Guarded molecular dynamics: many replicas in one batch, each stopped when its force σ exceeds a limit."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -71,11 +72,8 @@ def run_md(
             raise DataError(f"start {index}: {problem}")
     with run_folder(directory).lock():
         summary = open_run(directory, model, structures, config, calibration)
-        run = _Run(model, structures, config, summary, directory, calibration)
-        try:
+        with closing(_Run(model, structures, config, summary, directory, calibration)) as run:
             run.go(listener or Listener())
-        finally:
-            run.close()
     crossings = directory / CROSSINGS
     frames = read(crossings, ":", format="extxyz") if crossings.exists() and crossings.stat().st_size else []
     return MDResult(

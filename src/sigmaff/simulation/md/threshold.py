@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 import numpy as np
-import numpy.typing as npt
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
@@ -53,7 +52,8 @@ def structure_scores(evaluation: Evaluation) -> Scores:
         missing = "the model gives no σ of forces" if std is None else "the structures have no forces"
         raise DataError(f"{evaluation.name}: a limit on σ cannot be found on these structures: {missing}")
     first = np.flatnonzero(np.diff(evaluation.structure_index, prepend=-1))
-    return Scores(forces_std=_largest(std, first), forces_error=_largest(error, first))
+    largest = [np.maximum.reduceat(np.linalg.norm(vectors, axis=1), first) for vectors in (std, error)]
+    return Scores(forces_std=largest[0], forces_error=largest[1])
 
 
 def choose_threshold(
@@ -80,7 +80,7 @@ def choose_threshold(
 
 def risk_threshold(scores: Scores, error_above: float, risk: float) -> Threshold:
     """The largest limit on σ that keeps its promise, or an error that says what would make one possible."""
-    n_allowed = _allowed(len(scores), risk)
+    n_allowed = floor(risk * (len(scores) + 1) * (1 + 1e-12)) - 1  # largest k of (k + 1) / (n + 1) ≤ x, up to rounding
     if n_allowed < 0:
         raise ConfigError(
             f"{len(scores)} calibration structures cannot promise a risk of {risk:g}: give at least "
@@ -102,11 +102,6 @@ def risk_threshold(scores: Scores, error_above: float, risk: float) -> Threshold
         f"below it, and {wrong:.2%} of these have such an error"
     )
     return Threshold(value=value, statement=statement, accepted=float(accepted.mean()))
-
-
-def _allowed(n: int, risk: float) -> int:
-    """Calibration structures that may do harm: the largest k of (k + 1) / (n + 1) ≤ x, up to rounding."""
-    return floor(risk * (n + 1) * (1 + 1e-12)) - 1
 
 
 def _limit(scores: Scores, error_above: float, n_allowed: int) -> float:
@@ -131,7 +126,3 @@ def _rounded_up(value: float) -> float:
     """To three digits."""
     digit = 10.0 ** (floor(np.log10(value)) - 2)
     return ceil(value / digit) * digit
-
-
-def _largest(vectors: FloatArray, first: npt.NDArray[np.int64]) -> FloatArray:
-    return np.maximum.reduceat(np.linalg.norm(vectors, axis=1), first)
