@@ -56,7 +56,7 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
 
 
 class Summary(RunFile):
-    """``md.json``: the run that a directory belongs to, its limit on σ, and what became of its replicas."""
+    """``md.json``: the run that a directory belongs to, its limit on σ, and the outcome of each replica."""
 
     finished: bool = False
     steps: int
