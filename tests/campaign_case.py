@@ -89,7 +89,7 @@ def calls(folder: Path) -> list[str]:
 
 
 class Silent(Listener):
-    """Keeps what it is told, for tests."""
+    """Keeps stages and warnings."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []

@@ -20,7 +20,7 @@ from ase.build import molecule
 import campaign_case as case
 from sigmaff.data.labelling import label
 from sigmaff.errors import SigmaffError
-from sigmaff.learning.directory import Round, write_frames
+from sigmaff.learning.directory import Context, Round, write_frames
 from sigmaff.learning.labels import label_round, labelled_in
 from sigmaff.learning.start import start_structures
 from sigmaff.learning.train import RoundTraining, train_round
@@ -145,7 +145,7 @@ def test_a_training_ends_with_who_started_it(dataset: Path, tmp_path: Path) -> N
 
 def test_workers_that_are_killed_while_they_label_lose_nothing(client: Callable[[], "Client"], tmp_path: Path) -> None:
     config = case.settings(tmp_path, engine={"arguments": {"log": str(tmp_path / "calls"), "seconds": 0.15}})
-    place, structures = Round(0, tmp_path / "00"), start_structures(config.start, np.random.default_rng(0))
+    place, structures = Round(0, tmp_path), start_structures(config.start, np.random.default_rng(0))
     write_frames(place.selected, structures)
     pids = list(client().run(os.getpid).values())
 
@@ -157,7 +157,7 @@ def test_workers_that_are_killed_while_they_label_lose_nothing(client: Callable[
 
     killer = threading.Thread(target=kill_at_work)
     killer.start()
-    label_round(place, structures, config.engine, client, case.Silent())
+    label_round(Context(config, case.Silent(), client), place, structures)
     killer.join()
     assert set(pids).isdisjoint(client().run(os.getpid).values())
     assert len(labelled_in(place)) == 12

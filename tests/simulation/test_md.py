@@ -75,7 +75,7 @@ def test_different_systems_in_one_batch_move_as_alone(tmp_path: Path):
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
-def test_a_replica_moves_as_alone_whatever_the_thermostat(way: MDConfig, tmp_path: Path):
+def test_a_replica_moves_as_alone_with_every_thermostat(way: MDConfig, tmp_path: Path):
     """The first of three, which differ; a replica's random numbers are its own."""
     potential, start = build_potential(LNK_CONFIG), water_crystal()
     config = changed(way, steps=5, forces_std="none")
@@ -209,7 +209,7 @@ def test_taken_back_a_replica_is_where_it_was(tmp_path: Path):
 
 @pytest.mark.parametrize("way", WAYS[:4], ids=name_of)
 def test_taken_back_a_replica_goes_on_elsewhere(way: MDConfig, tmp_path: Path):
-    """Each time by another way; its trajectory holds what was let pass, without a gap."""
+    """Each time by another way; its trajectory holds the frames below the limit, without a gap."""
     config = changed(way, temperature=1000.0, timestep=4.0, steps=150, every=5, check_every=1, stop_above=1.0)
     guard = {"on_crossing": "rollback", "rollback": 10, "max_rollbacks": 15}
     result = run_md(Wells(), [at_sites()], changed(config, **guard), tmp_path)
@@ -249,7 +249,7 @@ def test_redrawn_velocities_keep_the_energy():
     ("starts", "config", "message"),
     [
         ([], WAYS[1], "no structure"),
-        ([ethanol(), Atoms("Ar2", [[0, 0, 0], [0, 0, 4]])], WAYS[1], "start 1: Ar is an element .* knows H, C, O"),
+        ([ethanol(), Atoms("Ar2", [[0, 0, 0], [0, 0, 4]])], WAYS[1], "start 1: atom 0 is Ar, .* knows H, C, O"),
         ([ethanol(), Atoms("H")], WAYS[1], "start 1: 1 atoms"),
         ([ethanol()], WAYS[4], "start 0: npt needs a cell"),
         ([ethanol()], NVE, "start 0: it has no velocities"),

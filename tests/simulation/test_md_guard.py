@@ -33,7 +33,7 @@ def draw(n: int, generator: np.random.Generator, *, is_informed: bool) -> Scores
 
 
 def limit(scores: Scores, error_above: float, risk: float) -> float:
-    """Nothing passes where there is none."""
+    """0, which accepts nothing, where there is none."""
     try:
         return risk_threshold(scores, error_above, risk).value
     except ConfigError:
@@ -62,7 +62,7 @@ def test_the_limit_is_the_largest_that_can_be_promised():
     threshold = risk_threshold(scores, 0.5, 0.1)
     assert threshold.value == np.nextafter(7.0, 0.0)
     assert threshold.accepted == 6 / 19
-    for part in ("19 calibration structures", "above 0.5 eV/Å", "at most 0.1", "31.6% pass", "16.67% of these"):
+    for part in ("19 calibration structures", "above 0.5 eV/Å", "at most 0.1", "31.6% stay below", "16.67% of these"):
         assert part in threshold.statement
 
 

@@ -4,45 +4,31 @@ Every stage writes its result to a file atomically, is skipped if that file exis
 alone. So the same call resumes after a kill at any moment, and arrives at the same data set.
 """
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from ase import Atoms
 
-from sigmaff.data import GraphDataset, read_structures
+from sigmaff.data import read_structures
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.files import write_json
 from sigmaff.learning.config import CampaignConfig
-from sigmaff.learning.directory import Directory, Round, read_frames, write_frames
+from sigmaff.learning.directory import Context, Directory, Round, read_frames, write_frames
 from sigmaff.learning.explore import explore
 from sigmaff.learning.fit import fit_round
-from sigmaff.learning.labels import (
-    engine_calls,
-    keep_label,
-    label_round,
-    labelled_in,
-    labelled_up_to,
-    set_aside,
-)
-from sigmaff.learning.records import Explored, RoundSummary, SetAside, read_file, write_file
+from sigmaff.learning.labels import engine_calls, keep_label, label_round, labelled_in, set_aside
+from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
 from sigmaff.learning.report import fresh_errors, write_campaign_report
 from sigmaff.learning.selection import in_window, select
 from sigmaff.learning.start import start_structures
-from sigmaff.learning.train import hold_out
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures
 from sigmaff.progress import Listener
-from sigmaff.simulation.md import Scores, structure_scores
 from sigmaff.tasks import workers
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 TEST_MEASURES = (
     "energy_mae",
@@ -79,30 +65,17 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
     try:
         with directory.folder.lock(), ExitStack() as stack:
             directory.claim(config, force=force)
-            return _Campaign(config, directory, listener or Listener(), _started_once(config, stack)).run()
+            client = cache(lambda: stack.enter_context(workers(config.cluster)))
+            return _Campaign(Context(config, listener or Listener(), client), directory).run()
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(str(interrupt) or f"stopped; run the same command to resume {directory.path}") from None
-
-
-def _started_once(config: CampaignConfig, stack: ExitStack) -> Callable[[], "Client"]:
-    """Start workers at the first call; keep them until the end."""
-    clients: list[Client] = []
-
-    def client() -> "Client":
-        if not clients:
-            clients.append(stack.enter_context(workers(config.cluster)))
-        return clients[0]
-
-    return client
 
 
 class _Campaign:
     """A campaign under way."""
 
-    def __init__(
-        self, config: CampaignConfig, directory: Directory, listener: Listener, client: Callable[[], "Client"]
-    ) -> None:
-        self.config, self.directory, self.listener, self.client = config, directory, listener, client
+    def __init__(self, context: Context, directory: Directory) -> None:
+        self.context, self.config, self.listener, self.directory = context, context.config, context.listener, directory
         self.rounds: list[RoundSummary] = []
 
     def run(self) -> CampaignResult:
@@ -128,42 +101,24 @@ class _Campaign:
 
     def _round(self, round_: Round) -> str | None:
         """Run one round; the reason to stop, or ``None``."""
-        if round_.number > self.config.stop.max_rounds:
-            return f"{self.config.stop.max_rounds} rounds are done (stop.max_rounds)"
-        n_left = self._labels_left()
-        if n_left == 0:
-            return f"{self.rounds[-1].n_labels} structures are labelled (stop.max_labels)"
+        stop, n_labels = self.config.stop, self.rounds[-1].n_labels
+        if round_.number > stop.max_rounds:
+            return f"{stop.max_rounds} rounds are done (stop.max_rounds)"
+        if stop.max_labels is not None and n_labels >= stop.max_labels:
+            return f"{n_labels} structures are labelled (stop.max_labels)"
         self.listener.stage(f"round {round_.number}: exploring")
-        before = self.directory.round(round_.number - 1)
-        labelled = labelled_up_to(self.directory, before.number)
-        explored = explore(
-            round_, self.config, before.model, labelled, self._scores(round_, before), self.client, self.listener
-        )
+        explored = explore(self.context, round_)
         if (reason := self._reached(explored)) is not None:
             return reason
-        if not self._select(round_, before, explored, n_left):
+        if not self._select(round_, explored):
             return f"no candidate of round {round_.number} is worth a label: {_why_none(explored)}"
         self._learn(round_)
         return None if self.rounds[-1].n_new else f"no structure of round {round_.number} could be labelled"
 
-    def _labels_left(self) -> int | None:
-        limit = self.config.stop.max_labels
-        return None if limit is None else max(0, limit - self.rounds[-1].n_labels)
-
-    def _scores(self, round_: Round, before: Round) -> Scores | None:
-        """σ and errors of held-out structures, if a limit on σ has to be found."""
-        if round_.explored.exists() or self.config.explore.trust_below is None:
-            return None
-        model = load(before.model)
-        labelled = read_structures(before.dataset)
-        held_out = hold_out(len(labelled), self.config.hold_out_every).validation
-        dataset = dataset_for(model, labelled.subset(held_out))
-        return structure_scores(evaluate(model, dataset, name="held out", listener=self.listener))
-
     def _reached(self, explored: Explored) -> str | None:
         """The aims, if all that are given hold for the model of this exploration."""
         stop, last = self.config.stop, self.rounds[-1]
-        share = explored.share_above if self._is_promised(explored) else None
+        share = explored.share_above if explored.is_promised(self.config.explore.trust_below) else None
         aims = (
             ("share of exploration beyond the limit on σ", share, stop.share_above, ""),
             ("test force MAE", last.test_value("forces_mae"), stop.forces_mae, " eV/Å"),
@@ -172,72 +127,65 @@ class _Campaign:
         given = [(name, value, aim, unit) for name, value, aim, unit in aims if aim is not None]
         if not given or any(value is None or value > aim for _, value, aim, _ in given):
             return None
-        return "converged: " + ", ".join(
-            f"{name} {value:.3g}{unit} (at most {aim:g})" for name, value, aim, unit in given
-        )
+        texts = (f"{name} {value:.3g}{unit} (at most {aim:g})" for name, value, aim, unit in given)
+        return f"converged: {', '.join(texts)}"
 
-    def _is_promised(self, explored: Explored) -> bool:
-        return explored.is_promised(self.config.explore.trust_below)
-
-    def _select(self, round_: Round, before: Round, explored: Explored, n_left: int | None) -> list[Atoms]:
+    def _select(self, round_: Round, explored: Explored) -> list[Atoms]:
         """The structures to label, each with the model's σ and the reason for its choice."""
         if round_.selected.exists():
             return read_frames(round_.selected)
         self.listener.stage(f"round {round_.number}: selecting")
         candidates, settings = read_frames(round_.candidates), self.config.select
         limit = None if explored.limit is None else explored.limit.value
-        if not self._is_promised(explored):
+        if not explored.is_promised(self.config.explore.trust_below):
             settings = settings.model_copy(update={"lower": 0.0})
-        n = settings.n if n_left is None else min(settings.n, n_left)
-        picks = select(load(before.model), candidates, settings, limit=limit, rng=self._rng(round_.number, 2), n=n)
+        if self.config.stop.max_labels is not None:
+            n_left = self.config.stop.max_labels - self.rounds[-1].n_labels
+            settings = settings.model_copy(update={"n": min(settings.n, n_left)})
+        picks = select(load(round_.before.model), candidates, settings, limit=limit, rng=self._rng(round_.number, 2))
         chosen = [candidates[pick.index] for pick in picks]
         for atoms, pick in zip(chosen, picks, strict=True):
             found = {"largest_std": pick.forces_std, "variance_share": pick.variance_share}
             atoms.info |= {key: value for key, value in found.items() if value is not None}
             atoms.info["method"] = settings.method
         if settings.method != "random":
-            self.listener.stage(
-                f"round {round_.number}: {len(chosen)} of {in_window(candidates, settings, limit)} that qualify"
-            )
+            n_qualified = len(in_window(candidates, settings, limit))
+            self.listener.stage(f"round {round_.number}: {len(chosen)} of {n_qualified} that qualify")
         if chosen:
             write_frames(round_.selected, chosen)
         return chosen
 
     def _learn(self, round_: Round) -> None:
         """Compute labels and train the model of the round."""
-        if not round_.summary.exists():
-            selected = read_frames(round_.selected)
-            self.listener.stage(f"round {round_.number}: labelling {len(selected)} structures")
-            label_round(round_, selected, self.config.engine, self.client, self.listener)
-            labelled = labelled_up_to(self.directory, round_.number)
-            failures = set_aside(self.directory, round_.number)
-            write_json(self.directory.failures, [failure.model_dump() for failure in failures], force=True)
-            self._check(round_, len(selected), len(labelled), failures)
-            fit_round(round_, self.directory, self.config, labelled, self.client, self.listener)
-            write_frames(self.directory.dataset, labelled)
-            self.rounds.append(self._summary(round_, selected, labelled, len(failures)))
-            write_file(round_.summary, self.rounds[-1])
-            if round_.number:
-                write_campaign_report(self.directory, self.rounds, None)
-        else:
+        if round_.summary.exists():
             self.rounds.append(read_file(round_.summary, RoundSummary))
-
-    def _check(self, round_: Round, n_selected: int, n_labelled: int, failures: list[SetAside]) -> None:
-        """Warn about structures that were set aside; raise an error if too few are left at the start."""
-        if n_lost := n_selected - len(labelled_in(round_)):
+            return
+        selected = read_frames(round_.selected)
+        self.listener.stage(f"round {round_.number}: labelling {len(selected)} structures")
+        label_round(self.context, round_, selected)
+        labelled, failures = labelled_in(*round_.so_far()), set_aside(round_.so_far())
+        write_file(self.directory.failures, failures, force=True)
+        if n_lost := len(selected) - len(labelled_in(round_)):
             last = failures[-1].errors[-1]
-            self.listener.warn(f"round {round_.number}: {n_lost} of {n_selected} structures were set aside: {last}")
-            if n_labelled < 2 * self.config.hold_out_every:
-                raise DataError(f"only {n_labelled} structures have a label, too few to begin with; last error: {last}")
+            self.listener.warn(f"round {round_.number}: {n_lost} of {len(selected)} structures were set aside: {last}")
+            if len(labelled) < 2 * self.config.hold_out_every:
+                n = len(labelled)
+                raise DataError(f"only {n} structures have a label, too few to begin with; last error: {last}")
+        fit_round(self.context, round_, labelled)
+        write_frames(self.directory.dataset, labelled)
+        self.rounds.append(self._summary(round_, len(labelled), len(failures)))
+        write_file(round_.summary, self.rounds[-1])
+        if round_.number:
+            write_campaign_report(self.directory, self.rounds, None)
 
-    def _summary(self, round_: Round, selected: list[Atoms], labelled: list[Atoms], n_set_aside: int) -> RoundSummary:
+    def _summary(self, round_: Round, n_labels: int, n_set_aside: int) -> RoundSummary:
         record = load(round_.model).record
         assert record.backbone is not None  # written by fit_round
         return RoundSummary(
             round=round_.number,
-            n_labels=len(labelled),
+            n_labels=n_labels,
             n_new=len(labelled_in(round_)),
-            n_selected=len(selected),
+            n_selected=len(read_frames(round_.selected)),
             n_set_aside=n_set_aside,
             engine_calls=engine_calls(round_) + (self.rounds[-1].engine_calls if self.rounds else 0),
             backbone=record.backbone,
@@ -251,7 +199,7 @@ class _Campaign:
             return None
         self.listener.stage(f"round {round_.number}: testing")
         model = load(round_.model)
-        dataset: GraphDataset = dataset_for(model, read_structures(self.config.test))
+        dataset = dataset_for(model, read_structures(self.config.test))
         summary = summarize(evaluate(model, dataset, name="test", listener=self.listener))
         return {key: summary[key] for key in TEST_MEASURES}
 

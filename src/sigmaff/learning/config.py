@@ -28,16 +28,11 @@ class StartConfig(Settings):
         default=(), description="names of molecules that ASE knows (its G2 set), instead of a file: CH3CH2OH, ..."
     )
     n_labels: int = Field(
-        default=20,
-        ge=2,
-        description="number of first structures, drawn at random; if the given ones are fewer, displaced copies "
-        "are added",
+        default=20, ge=2, description="first structures, drawn at random; if too few are given, add displaced copies"
     )
     displacement: float = Field(default=0.05, gt=0, description="Å, standard deviation of each coordinate of a copy")
     use_labels: bool = Field(
-        default=False,
-        description="take the energies and forces of the file, which must come from the same engine; otherwise compute "
-        "them",
+        default=False, description="take energies and forces from the file (same engine); false: compute them"
     )
 
     @model_validator(mode="after")
@@ -58,8 +53,7 @@ class ExploreConfig(DynamicsConfig):
     """
 
     pool: DataSource | None = Field(
-        default=None,
-        description="file of candidates; then no MD runs, and of the settings below only the limit counts",
+        default=None, description="file of candidates; then no MD runs, and of the settings below only the limit counts"
     )
     starts: int = Field(default=4, ge=1, description="labelled structures that start MD in each round")
     temperature: tuple[float, ...] = Field(default=(300.0,), min_length=1, description="K; each start runs at each")
@@ -103,19 +97,13 @@ class SelectConfig(Settings):
         "σ; random: any candidates",
     )
     lower: float = Field(
-        default=0.5,
-        ge=0,
-        description="skip candidates of smaller σ; in units of the limit on σ, once that limit is guaranteed",
+        default=0.5, ge=0, description="skip candidates of smaller σ; in units of the limit on σ, once it is guaranteed"
     )
     upper: float = Field(
-        default=1.5,
-        gt=0,
-        description="skip candidates of larger σ, and stop replicas that reach it; in units of the limit on σ",
+        default=1.5, gt=0, description="skip candidates of larger σ, and stop replicas there; in units of the limit"
     )
     max_candidates: int = Field(
-        default=1000,
-        ge=1,
-        description="candidates that variance_reduction compares, drawn from all that qualify",
+        default=1000, ge=1, description="candidates that variance_reduction compares, drawn from all that qualify"
     )
 
     @model_validator(mode="after")
@@ -130,9 +118,7 @@ class RetrainConfig(Settings):
 
     every: int | None = Field(default=None, ge=1, description="train every n-th round; null: by growth")
     growth: float | None = Field(
-        default=1.5,
-        gt=1,
-        description="train once the training set has grown by this factor; null never",
+        default=1.5, gt=1, description="train once the training set has grown by this factor; null: never"
     )
     weights: Literal["scratch", "continue"] = Field(
         default="scratch", description="start a training from random weights, or continue from the last backbone"
@@ -148,17 +134,17 @@ class StopConfig(Settings):
     """When a campaign ends: at a budget, or when all given aims hold in one round."""
 
     max_rounds: int = Field(default=20, ge=1, description="rounds of exploration")
-    max_labels: int | None = Field(default=None, ge=2, description="labelled structures; null is no limit")
+    max_labels: int | None = Field(default=None, ge=2, description="labelled structures; null: no limit")
     share_above: float | None = Field(
         default=0.02,
         ge=0,
         le=1,
         description="aim: largest share of exploration frames beyond the limit on σ, or not reached because of it; "
-        "counts only if the limit is guaranteed; null no aim",
+        "counts only if the limit is guaranteed; null: no aim",
     )
-    forces_mae: float | None = Field(default=None, gt=0, description="aim: eV/Å, of the test structures; null no aim")
+    forces_mae: float | None = Field(default=None, gt=0, description="aim: eV/Å, of the test structures; null: no aim")
     calibration: float | None = Field(
-        default=None, gt=0, description="aim: calibration score of the force σ of the test structures; null no aim"
+        default=None, gt=0, description="aim: calibration score of the force σ of the test structures; null: no aim"
     )
 
 
@@ -168,30 +154,20 @@ class CampaignConfig(Settings):
     start: StartConfig = Field(description="structures that are labelled first")
     engine: EngineConfig = Field(default=EngineConfig(), description="engine that computes labels")
     model: PotentialConfig = Field(default=PotentialConfig(), description="model to train")
-    ensemble: EnsembleConfig | None = Field(default=None, description="train several and predict with all; null one")
-    mc_dropout: MonteCarloDropoutConfig | None = Field(
-        default=None, description="predict with dropout on, several times; null once"
-    )
+    ensemble: EnsembleConfig | None = Field(default=None, description="train several, predict with all; null: one")
+    mc_dropout: MonteCarloDropoutConfig | None = Field(default=None, description="predict with dropout; null: without")
     training: TrainingConfig = Field(default=TrainingConfig(), description="how the backbone is trained")
     retrain: RetrainConfig = Field(default=RetrainConfig(), description="when the backbone is trained")
     reference_energies: ReferenceEnergies = Field(
         default="least_squares", description="energy of each element: least_squares, or values in eV by symbol"
     )
-    calibration: CalibrationMethod = Field(
-        default="auto", description="how σ is calibrated on held-out structures, in every round"
-    )
-    hold_out_every: int = Field(
-        default=5, ge=2, description="hold out every n-th label for early stopping and calibration"
-    )
+    calibration: CalibrationMethod = Field(default="auto", description="how σ is calibrated on held-out structures")
+    hold_out_every: int = Field(default=5, ge=2, description="hold out every n-th label to stop early and calibrate")
     explore: ExploreConfig = Field(default=ExploreConfig(), description="where candidates come from")
     select: SelectConfig = Field(default=SelectConfig(), description="which candidates are labelled")
     stop: StopConfig = Field(default=StopConfig(), description="when the campaign ends")
-    test: DataSource | None = Field(
-        default=None, description="labelled test structures, never trained on, to monitor the error; null none"
-    )
-    cluster: ClusterConfig = Field(
-        default=ClusterConfig(), description="where labels, exploration and members of an ensemble are computed"
-    )
+    test: DataSource | None = Field(default=None, description="labelled structures to monitor the error; null: none")
+    cluster: ClusterConfig = Field(default=ClusterConfig(), description="where labels, MD and ensemble members run")
     output: Path = Field(default=Path("campaign"), description="directory of the campaign")
     seed: int = Field(default=0, ge=0, description="random seed")
 
@@ -209,9 +185,7 @@ class CampaignConfig(Settings):
             what = "an ensemble" if self.ensemble is not None else f"the {self.model.head.name} head"
             raise ValueError(f"retrain: {what} is trained as a whole; set every to 1 and weights to scratch")
         if self.training.n_nodes > 1:
-            raise ValueError(
-                "training: a campaign trains on one node, on as many devices as that has; set n_nodes to 1"
-            )
+            raise ValueError("training: a campaign trains on one node, on all of its devices; set n_nodes to 1")
         if self.training.devices > 1 and self.retrain.weights == "continue":
             raise ValueError("retrain: a training on several devices starts at random; set weights to scratch")
         if self.start.n_labels < 2 * self.hold_out_every:
@@ -227,14 +201,7 @@ class CampaignConfig(Settings):
 
     def run(self, dataset: Path, output: Path, backbone_from: Path | None) -> RunConfig:
         """The training of one round, as a run of its own."""
-        return RunConfig(
-            data=DataConfig(source=DataSource(path=dataset), reference_energies=self.reference_energies),
-            model=self.model,
-            training=self.training,
-            ensemble=self.ensemble,
-            mc_dropout=self.mc_dropout,
-            backbone_from=backbone_from,
-            calibration=self.calibration,
-            output=output,
-            seed=self.seed,
-        )
+        names = ("model", "training", "ensemble", "mc_dropout", "calibration", "seed")
+        shared = {name: getattr(self, name) for name in names}
+        data = DataConfig(source=DataSource(path=dataset), reference_energies=self.reference_energies)
+        return RunConfig(**shared, data=data, backbone_from=backbone_from, output=output)

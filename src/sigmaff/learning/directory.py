@@ -1,11 +1,11 @@
 """The directory of a campaign: every structure, label, model and decision is a file, written atomically."""
 
-import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import ase.io
 from ase import Atoms
@@ -14,28 +14,55 @@ from pydantic import BeforeValidator, Field
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
 from sigmaff.learning.config import FREE, CampaignConfig
+from sigmaff.progress import Listener
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 OWN_FILES = ("campaign.json", "failures.json", "dataset.extxyz", "report.html", "rounds")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all stages of a campaign share."""
+
+    config: CampaignConfig
+    listener: Listener
+    workers: Callable[[], "Client"]  # started at the first call
 
 
 class Round:
     """Files of one round. Round 0 labels the start; the others explore with the model of the round before."""
 
-    def __init__(self, number: int, path: Path) -> None:
-        self.number, self.path = number, path
+    def __init__(self, number: int, folder: Path) -> None:
+        """folder: of all rounds."""
+        path = folder / f"{number:02d}"
+        self.number, self.folder, self.path = number, folder, path
         self.candidates = path / "candidates.extxyz"
         self.explored = path / "explored.json"  # ``Explored``; exists once the exploration is over
         self.selected = path / "selected.extxyz"
         self.dataset = path / "dataset.extxyz"  # all labelled structures, up to those of this round
+        self.backbone = path / "fit" / "backbone.sigmaff"
         self.model = path / "model.sigmaff"
         self.summary = path / "round.json"  # ``RoundSummary``; exists once the round is over
+
+    @property
+    def before(self) -> "Round":
+        return Round(self.number - 1, self.folder)
+
+    def so_far(self) -> list["Round"]:
+        """All rounds up to this one."""
+        return [Round(number, self.folder) for number in range(self.number + 1)]
+
+    def label_id(self, index: int) -> str:
+        return f"{self.number:02d}-{index:04d}"
 
     def label(self, index: int) -> Path:
         return self.path / "labels" / f"{index:04d}.extxyz"
 
     def errors(self, index: int) -> Path:
-        """Why attempts at this label failed."""
-        return self.path / "labels" / f"{index:04d}.json"
+        """Why attempts at this label failed: a list of messages."""
+        return self.label(index).with_suffix(".json")
 
     def trajectory(self, temperature: float) -> Path:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
@@ -73,13 +100,17 @@ class Directory:
         self.folder = RunFolder(path, "campaign.json", remedy)
 
     def round(self, number: int) -> Round:
-        return Round(number, self.path / "rounds" / f"{number:02d}")
+        return Round(number, self.path / "rounds")
 
     def claim(self, config: CampaignConfig, *, force: bool) -> None:
         """Begin or resume the campaign. With ``force`` remove the one that is there."""
         campaign = CampaignFile(settings=_decisive(config), files=_digests(config))
         if force and self.folder.file.exists():
-            self._remove()
+            for path in (self.path / name for name in OWN_FILES):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
             self.folder.write(campaign)
         self.folder.claim(campaign)
 
@@ -88,21 +119,6 @@ class Directory:
         content = self.folder.read(CampaignFile)
         if content.ended != reason:
             self.folder.write(content.model_copy(update={"ended": reason}))
-
-    def _remove(self) -> None:
-        for name in OWN_FILES:
-            path = self.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise DataError(f"{path} is damaged or not written by a campaign; remove it to compute it again") from None
 
 
 def read_frames(path: Path) -> list[Atoms]:

@@ -2,201 +2,154 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from ase import Atoms
-from ase.io import read
 
-from sigmaff.data import GraphDataset, LabelledStructures, read_structures
+from sigmaff.data import label_structures, read_structures
 from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.evaluation import evaluate
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.learning.config import CampaignConfig, ExploreConfig
-from sigmaff.learning.directory import Round, read_frames, write_frames
+from sigmaff.learning.directory import Context, Round, read_frames, write_frames
+from sigmaff.learning.labels import labelled_in
 from sigmaff.learning.records import Explored, Trajectories, read_file, write_file
 from sigmaff.learning.selection import largest_std
-from sigmaff.models import Model
+from sigmaff.learning.train import hold_out
 from sigmaff.models.file import load
-from sigmaff.progress import Listener
 from sigmaff.simulation import bare_copy, predict_structures
-from sigmaff.simulation.md import MDConfig, MDResult, Scores, Threshold, choose_threshold, run_md
+from sigmaff.simulation.md import MDConfig, MDResult, Threshold, choose_threshold, run_md, structure_scores
 from sigmaff.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 BATCH_SIZE = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exploration:
-    """Molecular dynamics at one temperature: all that a worker needs."""
-
-    model: bytes  # the model file
-    starts: tuple[Atoms, ...]
-    config: MDConfig
-
-
-def limit_of(config: ExploreConfig, scores: Scores | None) -> Threshold | None:
-    """The limit on σ of a round. ``accepted`` is set if risk control guarantees it."""
-    if scores is None:
-        return None
-    try:
-        return choose_threshold(config.trust_below, config.error_above, config.risk, scores)
-    except ConfigError as reason:
-        value = float(scores.forces_std.max())
-        statement = f"limit on force σ: {value:.4g} eV/Å, the largest of a held-out structure. No promise yet: {reason}"
-        return Threshold(value=value, statement=statement)
-
-
-def explore(
-    round_: Round,
-    config: CampaignConfig,
-    model_path: Path,
-    labelled: Sequence[Atoms],
-    scores: Scores | None,
-    workers: Callable[[], "Client"],
-    listener: Listener,
-) -> Explored:
+def explore(context: Context, round_: Round) -> Explored:
     """Write candidates with σ to ``candidates.extxyz``; the content of ``explored.json``."""
     if round_.explored.exists():
         return read_file(round_.explored, Explored)
-    limit = limit_of(config.explore, scores)
-    model = load(model_path)
-    if config.explore.pool is not None:
-        explored = _from_pool(round_, config.explore, model, labelled, limit, listener)
-    else:
-        starts = _starts(model, labelled, config, round_.number, limit, listener)
-        explored = _in_motion(round_, config, model_path.read_bytes(), starts, limit, workers, listener)
+    explorer = _Explorer(context, round_)
+    explored = explorer.in_motion() if context.config.explore.pool is None else explorer.in_pool()
     write_file(round_.explored, explored)
     return explored
 
 
-def with_predictions(model: Model, frames: Sequence[Atoms], listener: Listener) -> list[Atoms]:
-    """Copies with energy, forces and calibrated σ of the model."""
-    structures = LabelledStructures(
-        structures=tuple(bare_copy(atoms) for atoms in frames),
-        energy=None,
-        forces=None,
-        source="structures",
-        frame_index=np.arange(len(frames)),
-    )
-    dataset: GraphDataset = dataset_for(model, structures)
-    return predict_structures(model, dataset, BATCH_SIZE, "auto", listener)
+class _Explorer:
+    """The exploration of one round, with the model of the round before."""
+
+    def __init__(self, context: Context, round_: Round) -> None:
+        self.context, self.config, self.round = context, context.config, round_
+        self.model = load(round_.before.model)
+        self.limit = self._limit()
+
+    def _limit(self) -> Threshold | None:
+        """The limit on σ. ``accepted`` is set if risk control guarantees it."""
+        config = self.config.explore
+        if config.trust_below is None:
+            return None
+        labelled = read_structures(self.round.before.dataset)
+        held_out = labelled.subset(hold_out(len(labelled), self.config.hold_out_every).validation)
+        dataset = dataset_for(self.model, held_out)
+        scores = structure_scores(evaluate(self.model, dataset, name="held out", listener=self.context.listener))
+        try:
+            return choose_threshold(config.trust_below, config.error_above, config.risk, scores)
+        except ConfigError as reason:
+            value = float(scores.forces_std.max())
+            origin = "the largest of a held-out structure. No promise yet"
+            return Threshold(value=value, statement=f"limit on force σ: {value:.4g} eV/Å, {origin}: {reason}")
+
+    def in_pool(self) -> Explored:
+        """Structures of the pool that no earlier round selected."""
+        assert self.config.explore.pool is not None
+        structures = read_structures(self.config.explore.pool.model_copy(update={"labels": ()})).structures
+        before = (atoms for round_ in self.round.before.so_far()[1:] for atoms in read_frames(round_.selected))
+        taken = {int(atoms.info["pool_index"]) for atoms in before}
+        left = [index for index in range(len(structures)) if index not in taken]
+        frames = self._predicted([structures[index] for index in left]) if left else []
+        for index, frame in zip(left, frames, strict=True):
+            frame.info |= {"origin": "pool", "pool_index": index}
+        write_frames(self.round.candidates, frames)
+        above = None if self.limit is None else [(largest_std(atoms) or 0.0) > self.limit.value for atoms in frames]
+        share_above = float(np.mean(above)) if above else None
+        return Explored(n_candidates=len(frames), share_above=share_above, endings={}, limit=self.limit)
+
+    def in_motion(self) -> Explored:
+        """Run one task for each temperature; write its frames as soon as it ends."""
+        temperatures, trajectory = self.config.explore.temperature, self.round.trajectory
+        if missing := [temperature for temperature in temperatures if not trajectory(temperature).exists()]:
+            work = partial(move, self.round.before.model.read_bytes(), self._starts())
+            outcomes = run_tasks(work, [self._settings(temperature) for temperature in missing], self.context.workers())
+            for done, outcome in enumerate(outcomes, len(temperatures) - len(missing) + 1):
+                temperature = missing[outcome.index]
+                if outcome.value is None:
+                    raise SigmaffError(f"exploration at {temperature:g} K failed: {outcome.error}")
+                frames, trajectories = outcome.value
+                write_file(trajectory(temperature).with_suffix(".json"), trajectories, force=True)
+                write_frames(trajectory(temperature), frames)
+                self.context.listener.advance(done, len(temperatures))
+        paths = [trajectory(temperature) for temperature in temperatures]
+        candidates = [frame for path in paths for frame in read_frames(path)]
+        write_frames(self.round.candidates, candidates)
+        parts = [read_file(path.with_suffix(".json"), Trajectories) for path in paths]
+        return Explored(
+            n_candidates=len(candidates),
+            share_above=self._share_above(candidates, sum(part.n_wanted for part in parts)),
+            endings=sum((Counter(part.endings) for part in parts), Counter[str]()),
+            limit=self.limit,
+        )
+
+    def _settings(self, temperature: float) -> MDConfig:
+        config = self.config.explore
+        seed = [self.config.seed, config.seed, self.round.number, config.temperature.index(temperature)]
+        stop_above = None if self.limit is None else self.config.select.upper * self.limit.value
+        return config.moves(temperature, stop_above, int(np.random.default_rng(seed).integers(2**31)))
+
+    def _starts(self) -> list[Atoms]:
+        """Draw from the labelled structures with σ below the limit; if there are too few, add those of smallest σ."""
+        labelled = labelled_in(*self.round.before.so_far())
+        order = np.random.default_rng([self.config.seed, self.round.number, 1]).permutation(len(labelled))
+        if self.limit is not None:
+            std = np.array([largest_std(atoms) for atoms in self._predicted(labelled)])
+            beyond = np.where(std > self.limit.value, std, 0.0)
+            order = order[np.argsort(beyond[order], kind="stable")]
+        return [bare_copy(labelled[index]) for index in order[: self.config.explore.starts]]
+
+    def _predicted(self, frames: Sequence[Atoms]) -> list[Atoms]:
+        """Copies with energy, forces and calibrated σ of the model."""
+        dataset = dataset_for(self.model, label_structures([bare_copy(atoms) for atoms in frames], ()))
+        return predict_structures(self.model, dataset, BATCH_SIZE, "auto", self.context.listener)
+
+    def _share_above(self, frames: Sequence[Atoms], n_wanted: int) -> float | None:
+        """Of the frames asked for, those beyond the limit, and those never reached because a replica was stopped."""
+        if self.limit is None:
+            return None
+        n_trusted = sum((largest_std(atoms) or 0.0) <= self.limit.value for atoms in frames)
+        return max(0.0, 1.0 - n_trusted / n_wanted) if n_wanted else 0.0
 
 
-def _from_pool(
-    round_: Round,
-    config: ExploreConfig,
-    model: Model,
-    labelled: Sequence[Atoms],
-    limit: Threshold | None,
-    listener: Listener,
-) -> Explored:
-    """Structures of the pool that no earlier round selected."""
-    assert config.pool is not None
-    structures = read_structures(config.pool.model_copy(update={"labels": ()})).structures
-    before = (round_.path.parent / f"{number:02d}" / round_.selected.name for number in range(1, round_.number))
-    taken = {int(atoms.info["pool_index"]) for path in before for atoms in read_frames(path)}
-    left = [(index, atoms) for index, atoms in enumerate(structures) if index not in taken]
-    frames = with_predictions(model, [atoms for _, atoms in left], listener) if left else []
-    for (index, _), frame in zip(left, frames, strict=True):
-        frame.info |= {"origin": "pool", "pool_index": index}
-    write_frames(round_.candidates, frames)
-    above = None if limit is None else [(largest_std(atoms) or 0.0) > limit.value for atoms in frames]
-    share_above = float(np.mean(above)) if above else None
-    return Explored(n_candidates=len(frames), share_above=share_above, endings={}, limit=limit)
-
-
-def _starts(
-    model: Model,
-    labelled: Sequence[Atoms],
-    config: CampaignConfig,
-    number: int,
-    limit: Threshold | None,
-    listener: Listener,
-) -> list[Atoms]:
-    """Draw from the labelled structures with σ below the limit; if there are too few, add those of smallest σ."""
-    order = np.random.default_rng([config.seed, number, 1]).permutation(len(labelled))
-    if limit is not None:
-        std = np.array([largest_std(atoms) for atoms in with_predictions(model, labelled, listener)])
-        beyond = np.where(std > limit.value, std, 0.0)
-        order = order[np.argsort(beyond[order], kind="stable")]
-    return [bare_copy(labelled[index]) for index in order[: config.explore.starts]]
-
-
-def _in_motion(
-    round_: Round,
-    config: CampaignConfig,
-    model: bytes,
-    starts: Sequence[Atoms],
-    limit: Threshold | None,
-    workers: Callable[[], "Client"],
-    listener: Listener,
-) -> Explored:
-    """Run one task for each temperature; write its frames as soon as it ends."""
-    temperatures = config.explore.temperature
-    missing = [temperature for temperature in temperatures if not round_.trajectory(temperature).exists()]
-    pieces = []
-    for temperature in missing:
-        seed = [config.seed, config.explore.seed, round_.number, temperatures.index(temperature)]
-        derived = int(np.random.default_rng(seed).integers(2**31))
-        stop_above = None if limit is None else config.select.upper * limit.value
-        settings = config.explore.moves(temperature, stop_above, derived)
-        pieces.append(Exploration(model=model, starts=tuple(starts), config=settings))
-    done = len(temperatures) - len(missing)
-    for outcome in run_tasks(move, pieces, workers()) if pieces else ():
-        if outcome.value is None:
-            raise SigmaffError(f"exploration at {missing[outcome.index]:g} K failed: {outcome.error}")
-        frames, trajectories = outcome.value
-        path = round_.trajectory(missing[outcome.index])
-        write_file(path.with_suffix(".json"), trajectories, force=True)
-        write_frames(path, frames)
-        done += 1
-        listener.advance(done, len(temperatures))
-    paths = [round_.trajectory(temperature) for temperature in temperatures]
-    candidates = [frame for path in paths for frame in read_frames(path)]
-    write_frames(round_.candidates, candidates)
-    parts = [read_file(path.with_suffix(".json"), Trajectories) for path in paths]
-    return Explored(
-        n_candidates=len(candidates),
-        share_above=None if limit is None else _share_above(candidates, sum(part.n_wanted for part in parts), limit),
-        endings=sum((Counter(part.endings) for part in parts), Counter[str]()),
-        limit=limit,
-    )
-
-
-def move(piece: Exploration) -> tuple[list[Atoms], Trajectories]:
+def move(model: bytes, starts: Sequence[Atoms], config: MDConfig) -> tuple[list[Atoms], Trajectories]:
     """Run MD on a worker: frames that were written or crossed the limit, without the starts.
 
-    Leaves no files; every worker returns the same frames.
+    Leaves no files; every worker returns the same frames. model: the content of its file.
     """
     with tempfile.TemporaryDirectory() as folder:
         model_path = Path(folder) / "model.sigmaff"
-        model_path.write_bytes(piece.model)
-        result = run_md(load(model_path), piece.starts, piece.config, Path(folder) / "md")
+        model_path.write_bytes(model)
+        result = run_md(load(model_path), starts, config, Path(folder) / "md")
         frames = _frames(result)
-    temperature = piece.config.temperature[0]
     for atoms in frames:
-        atoms.info |= {"origin": "dynamics", "temperature": temperature}
+        atoms.info |= {"origin": "dynamics", "temperature": config.temperature[0]}
     endings = Counter(record.ending or "" for record in result.records)
-    n_wanted = len(result.records) * (piece.config.steps // piece.config.every)
+    n_wanted = len(result.records) * (config.steps // config.every)
     return frames, Trajectories(n_wanted=n_wanted, endings=endings)
 
 
 def _frames(result: MDResult) -> list[Atoms]:
     found: dict[tuple[int, int], Atoms] = {}
     paths = (result.trajectory(origin.number) for origin in result.origins)
-    written = (frame for path in paths if path.exists() for frame in read(path, ":", format="extxyz"))
+    written = (frame for path in paths if path.exists() for frame in read_frames(path))
     for atoms in (*written, *result.crossings):
         found.setdefault((int(atoms.info["replica"]), int(atoms.info["step"])), atoms)
     return [found[key] for key in sorted(found) if key[1] > 0]
-
-
-def _share_above(frames: Sequence[Atoms], n_wanted: int, limit: Threshold) -> float:
-    """Of the frames asked for, those beyond the limit, and those never reached because a replica was stopped."""
-    trusted = sum((largest_std(atoms) or 0.0) <= limit.value for atoms in frames)
-    return max(0.0, 1.0 - trusted / n_wanted) if n_wanted else 0.0

@@ -1,49 +1,36 @@
 """Labels of a round: one file each, written by its worker, so that none is lost or computed twice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ase import Atoms
 
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError
-from sigmaff.files import write_json
-from sigmaff.learning.directory import Directory, Round, read_frames, read_json, write_frames
-from sigmaff.learning.records import SetAside
-from sigmaff.progress import Listener
+from sigmaff.learning.directory import Context, Round, read_frames, write_frames
+from sigmaff.learning.records import SetAside, read_file, write_file
 from sigmaff.simulation import bare_copy
 from sigmaff.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 ATTEMPTS = 2
 """At a label, before its structure is set aside."""
 
 
-def label_round(
-    round_: Round,
-    structures: Sequence[Atoms],
-    engine: EngineConfig,
-    workers: Callable[[], "Client"],
-    listener: Listener,
-) -> None:
+def label_round(context: Context, round_: Round, structures: Sequence[Atoms]) -> None:
     """Compute the missing labels. A structure that fails is tried once more, then set aside."""
-    there = Round(round_.number, round_.path.resolve())
+    engine, there = context.config.engine, Round(round_.number, round_.folder.resolve())
     while pending := [index for index in range(len(structures)) if _is_open(round_, index)]:
-        done = len(structures) - len(pending)
         work, pieces = partial(label_and_keep, there, engine), [(index, structures[index]) for index in pending]
-        for outcome in run_tasks(work, pieces, workers(), time_limit=engine.time_limit):
+        outcomes = run_tasks(work, pieces, context.workers(), time_limit=engine.time_limit)
+        for done, outcome in enumerate(outcomes, len(structures) - len(pending) + 1):
             index = pending[outcome.index]
             if outcome.error is not None:
-                write_json(round_.errors(index), [*attempts(round_, index), outcome.error], force=True)
+                write_file(round_.errors(index), [*attempts(round_, index), outcome.error], force=True)
             elif not round_.label(index).exists():
                 raise ConfigError(
                     f"a worker wrote {there.label(index)}, but it is missing here; workers must see this folder"
                 )
-            done += 1
-            listener.advance(done, len(structures))
+            context.listener.advance(done, len(structures))
 
 
 def label_and_keep(round_: Round, engine: EngineConfig, piece: tuple[int, Atoms]) -> None:
@@ -57,48 +44,45 @@ def keep_label(round_: Round, index: int, labelled: Atoms) -> None:
     bare = bare_copy(labelled)
     kept = ("origin", "temperature", "replica", "step", "pool_index")
     bare.info = {key: labelled.info[key] for key in kept if key in labelled.info}
-    bare.info["label_id"] = label_id(round_, index)
+    bare.info["label_id"] = round_.label_id(index)
     bare.calc = labelled.calc
     write_frames(round_.label(index), [bare])
-
-
-def label_id(round_: Round, index: int) -> str:
-    return f"{round_.number:02d}-{index:04d}"
 
 
 def attempts(round_: Round, index: int) -> list[str]:
     """The error message of each failed attempt."""
     path = round_.errors(index)
-    return read_json(path) if path.exists() else []
+    return read_file(path, list[str]) if path.exists() else []
 
 
-def labelled_in(round_: Round) -> list[Atoms]:
-    """The structures of a round that have a label, in the order of their selection."""
-    n = len(read_frames(round_.selected))
-    return [read_frames(round_.label(index))[0] for index in range(n) if round_.label(index).exists()]
+def selected_in(round_: Round) -> Iterator[tuple[int, Atoms, Atoms | None]]:
+    """Index, structure with predictions, structure with its label, if it has one."""
+    for index, predicted in enumerate(read_frames(round_.selected)):
+        path = round_.label(index)
+        yield index, predicted, read_frames(path)[0] if path.exists() else None
 
 
-def labelled_up_to(directory: Directory, number: int) -> list[Atoms]:
-    return [atoms for k in range(number + 1) for atoms in labelled_in(directory.round(k))]
+def labelled_in(*rounds: Round) -> list[Atoms]:
+    """The structures that have a label, in the order of their selection."""
+    return [true for round_ in rounds for _, _, true in selected_in(round_) if true is not None]
 
 
 def engine_calls(round_: Round) -> int:
     """Calls of the engine in a round, failures included; labels from a file count none."""
-    frames = read_frames(round_.selected)
-    computed = sum(
-        round_.label(index).exists() for index, atoms in enumerate(frames) if atoms.info.get("origin") != "given"
+    return sum(
+        len(attempts(round_, index)) + (true is not None and atoms.info.get("origin") != "given")
+        for index, atoms, true in selected_in(round_)
     )
-    return computed + sum(len(attempts(round_, index)) for index in range(len(frames)))
 
 
-def set_aside(directory: Directory, number: int) -> list[SetAside]:
-    """Structures of all rounds up to this one that could not be labelled."""
-    found = []
-    for round_ in map(directory.round, range(number + 1)):
-        for index in range(len(read_frames(round_.selected))):
-            if not round_.label(index).exists() and len(errors := attempts(round_, index)) >= ATTEMPTS:
-                found.append(SetAside(label_id=label_id(round_, index), errors=errors))
-    return found
+def set_aside(rounds: Sequence[Round]) -> list[SetAside]:
+    """Structures that could not be labelled."""
+    return [
+        SetAside(label_id=round_.label_id(index), errors=errors)
+        for round_ in rounds
+        for index, _, true in selected_in(round_)
+        if true is None and len(errors := attempts(round_, index)) >= ATTEMPTS
+    ]
 
 
 def _is_open(round_: Round, index: int) -> bool:

@@ -1,14 +1,17 @@
 """JSON files of a campaign's rounds."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from sigmaff.errors import DataError
 from sigmaff.files import write_json
 from sigmaff.models.record import BackboneRecord, Figures
 from sigmaff.simulation.md import Threshold
+
+Content = TypeVar("Content")
 
 
 class _File(BaseModel):
@@ -24,7 +27,7 @@ class Explored(_File):
     limit: Threshold | None = None  # on the largest force σ of an atom
 
     def is_promised(self, trust_below: float | str | None) -> bool:
-        """Whether the limit on σ means anything: by risk control, or because the user gave it."""
+        """Whether the limit on σ is guaranteed by risk control, or given by the user."""
         return self.limit is not None and (self.limit.accepted is not None or trust_below != "auto")
 
 
@@ -71,15 +74,12 @@ class SetAside(_File):
     errors: list[str]
 
 
-Kind = TypeVar("Kind", bound=_File)
-
-
-def read_file(path: Path, kind: type[Kind]) -> Kind:
+def read_file(path: Path, kind: type[Content]) -> Content:
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        return TypeAdapter(kind).validate_json(path.read_text(encoding="utf-8"))
     except ValueError:
         raise DataError(f"{path} is damaged or not written by a campaign; remove it to compute it again") from None
 
 
-def write_file(path: Path, content: _File, *, force: bool = False) -> None:
-    write_json(path, content.model_dump(mode="json"), force=force)
+def write_file(path: Path, content: Any, *, force: bool = False) -> None:
+    write_json(path, to_jsonable_python(content), force=force)

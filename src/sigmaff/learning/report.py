@@ -5,19 +5,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from ase import Atoms
 
-from sigmaff.learning.directory import Directory, Round, read_frames
-from sigmaff.learning.labels import label_id
+from sigmaff.learning.directory import Directory, Round
+from sigmaff.learning.labels import selected_in
 from sigmaff.learning.records import Explored, FreshErrors, RoundSummary, read_file
 from sigmaff.report.campaign_page import CampaignRound, PickedStructure, write_campaign_page
 
 
 def fresh_errors(round_: Round) -> FreshErrors | None:
     """Errors of the model of the round before on the labels of this one; ``None`` without labels."""
-    pairs = [(predicted, true) for _, predicted, true in _selected(round_) if true is not None]
+    pairs = [(predicted, true) for _, predicted, true in selected_in(round_) if true is not None]
     if not pairs:
         return None
     energy = [(one.get_potential_energy() - two.get_potential_energy()) / len(one) for one, two in pairs]
-    forces = np.concatenate([_forces_error(one, two) for one, two in pairs])
+    forces = np.concatenate([one.get_forces() - two.get_forces() for one, two in pairs])
     stds = [one.arrays["forces_uncertainty"] for one, _ in pairs if "forces_uncertainty" in one.arrays]
     return FreshErrors(
         energy_mae_per_atom=float(np.mean(np.abs(energy))),
@@ -42,45 +42,35 @@ def write_campaign_report(directory: Directory, rounds: Sequence[RoundSummary], 
 
 
 def _round(directory: Directory, summary: RoundSummary) -> CampaignRound:
-    number, fresh = summary.round, summary.fresh
-    explored = read_file(directory.round(number).explored, Explored) if number else None
+    explored = read_file(directory.round(summary.round).explored, Explored) if summary.round else None
+    fresh = {} if summary.fresh is None else summary.fresh.model_dump()
     return CampaignRound(
-        number=number,
-        n_labels=summary.n_labels,
-        n_new=summary.n_new,
-        n_set_aside=summary.n_set_aside,
-        engine_calls=summary.engine_calls,
-        trained=summary.backbone.round == number,
+        **summary.model_dump(include={"n_labels", "n_new", "n_set_aside", "engine_calls"}),
+        number=summary.round,
+        trained=summary.backbone.round == summary.round,
         seconds=summary.seconds or 0.0,
         limit=None if explored is None or explored.limit is None else explored.limit.value,
         share_above=None if explored is None else explored.share_above,
-        fresh_forces_mae=None if fresh is None else fresh.forces_mae,
-        fresh_forces_rmse=None if fresh is None else fresh.forces_rmse,
-        fresh_forces_std=None if fresh is None else fresh.forces_std,
+        fresh_forces_mae=fresh.get("forces_mae"),
+        fresh_forces_rmse=fresh.get("forces_rmse"),
+        fresh_forces_std=fresh.get("forces_std"),
         test_energy_mae=summary.test_value("energy_mae"),
         test_forces_mae=summary.test_value("forces_mae"),
     )
 
 
 def _picks(round_: Round) -> Iterator[PickedStructure]:
-    for index, predicted, true in _selected(round_):
+    for index, predicted, true in selected_in(round_):
         yield PickedStructure(
-            name=label_id(round_, index),
+            name=round_.label_id(index),
             round=round_.number,
             origin=_origin(predicted),
             why=_why(predicted, index),
             atomic_numbers=predicted.numbers,
             positions=predicted.positions,
             forces_std=predicted.arrays.get("forces_uncertainty"),
-            forces_error=None if true is None else _forces_error(predicted, true),
+            forces_error=None if true is None else predicted.get_forces() - true.get_forces(),
         )
-
-
-def _selected(round_: Round) -> Iterator[tuple[int, Atoms, Atoms | None]]:
-    """Index, structure with predictions, structure with its label, if it has one."""
-    for index, predicted in enumerate(read_frames(round_.selected)):
-        path = round_.label(index)
-        yield index, predicted, read_frames(path)[0] if path.exists() else None
 
 
 def _origin(atoms: Atoms) -> str:
@@ -95,7 +85,3 @@ def _why(atoms: Atoms, index: int) -> str:
         share = float(atoms.info["variance_share"])
         return f"choice {index + 1}: its label takes away {share:.1%} of the variance of candidates' forces"
     return "drawn at random" if atoms.info["method"] == "random" else f"choice {index + 1} by largest force σ"
-
-
-def _forces_error(predicted: Atoms, true: Atoms) -> np.ndarray:
-    return np.asarray(predicted.get_forces() - true.get_forces())

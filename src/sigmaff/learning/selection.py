@@ -1,22 +1,22 @@
 """Which structures are worth a label.
 
-The closed-form LNK is linear in its weights, w ~ N(μ, Σ), and a label of structure j is a few more linear observations
-of them: an energy and, as far as the fit counts them, the force components. With R_j their rows and N their noise,
+The closed-form LNK is linear in its weights, w ~ N(μ, Σ). A label of structure j adds linear observations of them: an
+energy and, if the fit uses them, the force components. With R_j their rows and N their noise,
 
     Σ' = Σ − Σ R_jᵀ (R_j Σ R_jᵀ + N)⁻¹ R_j Σ
 
-is the posterior after that label, whatever its value. So what a label would do to σ is known before it is computed,
-exactly, and many labels can be chosen one after the other without a training in between. The one chosen takes away the
-largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates, which
-count by their σ,
+is the posterior after that label, for any value of it. So the effect of a label on σ is known exactly before it is
+computed, and many labels can be chosen one after the other without a training in between. The chosen one takes away
+the largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates,
+weighted by their σ,
 
-    Σ_g σ · g (Σ − Σ') gᵀ / σ² / Σ_g σ = tr(M (Σ − Σ')),   M = Σ_g gᵀg / σ / Σ_g σ,   σ² = g Σ gᵀ + what weights leave
+    Σ_g σ · g (Σ − Σ') gᵀ / σ² / Σ_g σ = tr(M (Σ − Σ')),   M = Σ_g gᵀg / σ / Σ_g σ,   σ² = g Σ gᵀ + residual
 
-so that near-copies of a structure that was chosen gain little, and candidates that many others resemble gain most. To
-first order this is twice the share of the mean σ that is taken away, and mean errors go as σ does; by variance itself a
-few distorted structures, which hold most of it, would be chosen whatever they tell of the others. For the same reason
-the noise of a label, which is that of the fit, is larger for structures above the median, in proportion to their
-variance: what a model knows least it also represents least well.
+so that near-copies of a chosen structure gain little, and candidates that resemble many others gain most. To first
+order this is twice the share of the mean σ that is taken away, and mean errors scale with σ. Weighted by variance, a
+few distorted structures, which hold most of it, would be chosen even if they say nothing about the others. For the same
+reason the noise of a label, which is that of the fit, is larger for structures above the median, in proportion to
+their variance: what a model knows least it also represents least well.
 
 | symbol | here |
 |---|---|
@@ -27,14 +27,13 @@ variance: what a model knows least it also represents least well.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from ase import Atoms
 from torch import Tensor
 
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import GraphDataset, label_structures
 from sigmaff.errors import DataError
 from sigmaff.graph.ops import unit_displacements
 from sigmaff.heads import LNK
@@ -43,6 +42,7 @@ from sigmaff.heads.observations import slope_rows
 from sigmaff.learning.config import SelectConfig
 from sigmaff.models import Model, Potential
 from sigmaff.models.solve import LabelledObservations
+from sigmaff.simulation import bare_copy
 
 VANISHING = 1e-8
 """Variance of a force component, over the mean, below which it is rounding."""
@@ -73,24 +73,26 @@ def select(
     *,
     limit: float | None,
     rng: np.random.Generator,
-    n: int | None = None,
 ) -> list[Pick]:
-    """At most ``n`` (else ``config.n``) of the candidates, which hold the model's σ (``predict_structures``), in order.
+    """At most ``config.n`` of the candidates, in the order of choice.
 
-    limit: on the largest force σ of an atom, eV/Å, in units of which the window of σ is; ``None`` leaves it open.
+    Arguments:
+        candidates: with the model's σ (``predict_structures``).
+        limit: on the largest force σ of an atom, eV/Å: the unit of the window of σ; ``None``: no window.
     """
-    n = config.n if n is None else n
-    std = [largest_std(atoms) for atoms in candidates]
+    chosen: Sequence[tuple[int, float | None]]
     if config.method == "random":
-        drawn = rng.permutation(len(candidates))[:n]
-        return [Pick(index=int(index), forces_std=std[index], variance_share=None) for index in drawn]
-    known = _known(std)
-    inside = np.flatnonzero(_inside(known, config, limit))
-    if config.method == "variance_reduction" and (potential := _linear(model)) is not None:
-        compared = np.sort(rng.permutation(inside)[: config.max_candidates])
-        return _by_variance(potential, candidates, compared, known, n)
-    ranked = inside[np.argsort(-known[inside], kind="stable")][:n]
-    return [Pick(index=int(index), forces_std=float(known[index]), variance_share=None) for index in ranked]
+        chosen = [(index, None) for index in rng.permutation(len(candidates))[: config.n].tolist()]
+    else:
+        std = in_window(candidates, config, limit)
+        chosen = [(index, None) for index in sorted(std, key=lambda index: std[index], reverse=True)[: config.n]]
+        is_linear = isinstance(model, Potential) and isinstance(model.head, LNK) and model.head.covariance == "full"
+        if std and is_linear and config.method == "variance_reduction":
+            compared = np.sort(rng.permutation(list(std))[: config.max_candidates]).tolist()
+            chosen = _by_variance(model.potentials[0], candidates, compared, config.n)
+    return [
+        Pick(index=index, forces_std=largest_std(candidates[index]), variance_share=share) for index, share in chosen
+    ]
 
 
 def largest_std(atoms: Atoms) -> float | None:
@@ -99,9 +101,16 @@ def largest_std(atoms: Atoms) -> float | None:
     return None if std is None else float(np.linalg.norm(std, axis=1).max())
 
 
-def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> int:
-    """How many candidates have a σ that qualifies them."""
-    return int(_inside(_known([largest_std(atoms) for atoms in candidates]), config, limit).sum())
+def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> dict[int, float]:
+    """The candidates that qualify: largest force σ by index, eV/Å."""
+    lower, upper = (0.0, np.inf) if limit is None else (config.lower * limit, config.upper * limit)
+    found = {}
+    for index, std in enumerate(map(largest_std, candidates)):
+        if std is None:
+            raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
+        if lower <= std <= upper:
+            found[index] = std
+    return found
 
 
 @torch.no_grad()
@@ -115,11 +124,9 @@ def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[Stru
         energy, _ = head.rows(features, graph)
         directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), potential.dtype)
         [(gradient, residual)] = slope_rows(batch, [head], features, directions)
-        residual = residual.clamp(min=0.0)
-        for index, count in enumerate(n_atoms.tolist()):
-            yield StructureRows(
-                energy=energy[index], forces=-gradient[: 3 * count, index], residual=residual[: 3 * count, index]
-            )
+        forces, residual = -gradient, residual.clamp(min=0.0)
+        for index, n in enumerate((3 * n_atoms).tolist()):
+            yield StructureRows(energy=energy[index], forces=forces[:n, index], residual=residual[:n, index])
 
 
 def greedy(rows: Sequence[StructureRows], covariance: Tensor, noise: LabelNoise, n: int) -> list[tuple[int, float]]:
@@ -180,42 +187,13 @@ def _evidence(label: Tensor, covariance: Tensor) -> Tensor:
 
 
 def _by_variance(
-    potential: Potential, candidates: Sequence[Atoms], compared: np.ndarray, std: np.ndarray, n: int
-) -> list[Pick]:
-    if not compared.size:
-        return []
+    potential: Potential, candidates: Sequence[Atoms], compared: Sequence[int], n: int
+) -> list[tuple[int, float]]:
     head = potential.head
     assert isinstance(head, LNK)
-    structures = LabelledStructures(
-        structures=tuple(candidates[index] for index in compared),
-        energy=None,
-        forces=None,
-        source="candidates",
-        frame_index=compared,
-    )
+    structures = label_structures([bare_copy(candidates[index]) for index in compared], ())
     with torch.no_grad(), head.prepared():
         rows = list(structure_rows(potential, GraphDataset(structures, potential.cutoff, potential.dtype)))
         factor = head.weight_cholesky.tril()
         picks = greedy(rows, factor @ factor.T, head.label_noise, n)
-    return [
-        Pick(index=int(compared[index]), forces_std=float(std[compared[index]]), variance_share=gain)
-        for index, gain in picks
-    ]
-
-
-def _linear(model: Model) -> Potential | None:
-    """The potential whose σ is that of a function linear in its weights, if this model is one."""
-    linear = isinstance(model, Potential) and isinstance(model.head, LNK) and model.head.covariance == "full"
-    return model if linear and isinstance(model, Potential) else None
-
-
-def _known(std: Sequence[float | None]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if any(value is None for value in std):
-        raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
-    return np.array(std, dtype=np.float64)
-
-
-def _inside(std: np.ndarray, config: SelectConfig, limit: float | None) -> np.ndarray:
-    if limit is None:
-        return np.full(len(std), True)
-    return (std >= config.lower * limit) & (std <= config.upper * limit)
+    return [(compared[index], gain) for index, gain in picks]

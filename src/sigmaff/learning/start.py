@@ -5,7 +5,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from sigmaff.data import LabelledStructures, read_structures
+from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.learning.config import StartConfig
 from sigmaff.simulation import bare_copy
@@ -19,7 +19,9 @@ def start_structures(config: StartConfig, rng: np.random.Generator) -> list[Atom
     if len(known) >= config.n_labels:
         drawn = np.sort(rng.permutation(len(known))[: config.n_labels])
         return [_from(known[index], "start") for index in drawn]
-    copies = [_displaced(known[index % len(known)], config, rng) for index in range(config.n_labels - len(known))]
+    copies = [_from(known[index % len(known)], "displaced") for index in range(config.n_labels - len(known))]
+    for copy in copies:
+        copy.positions += rng.normal(0.0, config.displacement, copy.positions.shape)
     return [_from(atoms, "start") for atoms in known] + copies
 
 
@@ -33,15 +35,10 @@ def _labelled(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
             f"start.n_labels is {config.n_labels}, but {config.source.path} has {len(structures)} labelled structures"
         )
     drawn = np.sort(rng.permutation(len(structures))[: config.n_labels])
-    return [_with_label(structures, int(index)) for index in drawn]
-
-
-def _with_label(structures: LabelledStructures, index: int) -> Atoms:
-    assert structures.energy is not None
-    assert structures.forces is not None
-    atoms = _from(structures.structures[index], "given")
-    atoms.calc = SinglePointCalculator(atoms, energy=structures.energy[index], forces=structures.forces[index])
-    return atoms
+    frames = [_from(structures.structures[index], "given") for index in drawn]
+    for index, atoms in zip(drawn, frames, strict=True):
+        atoms.calc = SinglePointCalculator(atoms, energy=structures.energy[index], forces=structures.forces[index])
+    return frames
 
 
 def _known(config: StartConfig) -> list[Atoms]:
@@ -54,12 +51,6 @@ def _known(config: StartConfig) -> list[Atoms]:
         except (KeyError, NotImplementedError):
             raise ConfigError(f"start.molecules: ASE knows no molecule {name!r}; give a file of structures") from None
     return found
-
-
-def _displaced(atoms: Atoms, config: StartConfig, rng: np.random.Generator) -> Atoms:
-    copy = _from(atoms, "displaced")
-    copy.positions += rng.normal(0.0, config.displacement, copy.positions.shape)
-    return copy
 
 
 def _from(atoms: Atoms, origin: str) -> Atoms:

@@ -1,9 +1,12 @@
 """Train the model of a round: in this process, its members on workers, or on several devices."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -11,10 +14,9 @@ from pydantic import Field
 from sigmaff.config import Settings
 from sigmaff.data import Split, read_structures
 from sigmaff.errors import ConfigError, SigmaffError
-from sigmaff.files import folder_lock
-from sigmaff.learning.subprocess_training import train_on_devices
+from sigmaff.files import folder_lock, write_json
 from sigmaff.models import Model, Potential
-from sigmaff.models.file import load_potential, save
+from sigmaff.models.file import load, load_potential, save
 from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
@@ -25,6 +27,8 @@ from sigmaff.training import TrainingDivergedError
 
 if TYPE_CHECKING:
     from distributed import Client
+
+JOB, MADE, LOG = "devices.json", "made.sigmaff", "devices.log"
 
 
 def hold_out(n: int, every: int) -> Split:
@@ -51,11 +55,6 @@ class RoundTraining(Settings):
         run = self.run.model_copy(update={"data": data, "output": self.run.output.resolve()})
         return self.model_copy(update={"run": run})
 
-    @property
-    def trains(self) -> bool:
-        """Whether optimiser steps are needed; otherwise a head is solved on a given backbone."""
-        return self.run.backbone_from is None or "solve" not in self.run.model.head.stages
-
 
 def train_round(
     training: RoundTraining, data: RunData, workers: Callable[[], "Client"], listener: Listener
@@ -64,8 +63,9 @@ def train_round(
     if run.ensemble is not None:
         members = _on_workers(training, run.ensemble.size, workers, listener)
         return make_ensemble(run.ensemble, members, listener)
-    if run.training.devices > 1 and training.trains:
-        return train_on_devices(training.model_dump_json(), run.output, listener)
+    only_solves = run.backbone_from is not None and "solve" in run.model.head.stages
+    if run.training.devices > 1 and not only_solves:
+        return _on_devices(training, listener)
     made = train_here(training, data, listener)
     assert made is not None, "this process has no helpers"
     return made
@@ -92,6 +92,45 @@ def _trained_further(training: RoundTraining, backbone: Path, data: RunData, lis
     path = run.output / "backbone.sigmaff"
     save(potential, path, force=True)
     return path
+
+
+def _on_devices(training: RoundTraining, listener: Listener) -> tuple[Model, RunRecord]:
+    """Train by a command of its own: see ``__main__``."""
+    folder = training.run.output
+    if not (folder / MADE).exists():
+        write_json(folder / JOB, training.model_dump(mode="json"), force=True)
+        _run_command(folder, listener)
+    model = load(folder / MADE)
+    return model, model.record
+
+
+def _run_command(folder: Path, listener: Listener) -> None:
+    command = [sys.executable, "-m", "sigmaff.learning", str(folder / JOB)]
+    pipe, error = subprocess.PIPE, None
+    with (
+        (folder / LOG).open("w", encoding="utf-8") as log,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, encoding="utf-8") as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            call, arguments = _callback(line)
+            if call == "error":
+                (error,) = arguments
+            elif call is not None:
+                getattr(listener, call)(*arguments)
+    if error is not None:
+        raise SigmaffError(error)
+    if process.returncode or not (folder / MADE).exists():
+        raise SigmaffError(f"the training on several devices ended without a model; {folder / LOG} may say why")
+
+
+def _callback(line: str) -> tuple[str | None, list[Any]]:
+    """The callback of a line; ``None`` for lines that libraries print."""
+    try:
+        content = json.loads(line)
+        return content["call"], content["arguments"]
+    except (ValueError, LookupError, TypeError):
+        return None, []
 
 
 def _on_workers(

@@ -14,7 +14,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import build_graph
 from sigmaff.models.file import load
 from sigmaff.models.prediction import ForceStdMethod, Predictor
-from sigmaff.simulation.results import finite_results
+from sigmaff.simulation.results import ASE_NAMES, finite_results
 
 
 class Calculator(AseCalculator):
@@ -38,19 +38,7 @@ class Calculator(AseCalculator):
     """
 
     name = "sigmaff"
-    implemented_properties: ClassVar[list[str]] = [
-        "energy",
-        "free_energy",
-        "energies",
-        "forces",
-        "stress",
-        "energy_uncertainty",
-        "energies_uncertainty",
-        "forces_uncertainty",
-        "stress_uncertainty",
-        "energy_ensemble",
-        "forces_ensemble",
-    ]
+    implemented_properties: ClassVar[list[str]] = [*ASE_NAMES.values(), "free_energy"]
     default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto"}
     discard_results_on_any_change = True
     ignored_changes: ClassVar[set[str]] = {"initial_charges", "initial_magmoms"}
@@ -68,7 +56,13 @@ class Calculator(AseCalculator):
             ``get_property("forces_uncertainty")`` asks for it, which makes each step of a simulation cheaper.
         device: where a model file is loaded to; a model given as an object stays where it is.
         """
-        self.model = _ready(model, device)
+        if isinstance(model, str | Path):
+            model = load(model, device="cpu" if device is None else device)
+        elif device is not None:
+            raise ConfigError("device is for model files; a model given as an object stays on its own device")
+        if isinstance(model, nn.Module) and model.training:
+            raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
+        self.model = model
         super().__init__(forces_uncertainty=forces_uncertainty)
 
     def set(self, **changes: Any) -> dict[str, Any]:
@@ -96,13 +90,3 @@ class Calculator(AseCalculator):
             how = "auto"
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
         self.results = finite_results(self.model.predict(graph, forces_std=how), self.atoms)
-
-
-def _ready(model: str | Path | Predictor, device: torch.device | str | None) -> Predictor:
-    if isinstance(model, str | Path):
-        return load(model, device="cpu" if device is None else device)
-    if device is not None:
-        raise ConfigError("device is for model files; a model given as an object stays on its own device")
-    if isinstance(model, nn.Module) and model.training:
-        raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
-    return model

@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
+import torch
 from ase import Atoms
 from ase.io import write
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import atomic_write
-from sigmaff.models.prediction import ForceStdMethod, Prediction, Predictor, split_prediction
+from sigmaff.models.prediction import ForceStdMethod, Predictor, split_prediction
 from sigmaff.progress import Listener
-from sigmaff.simulation.results import PerAtom, Value, finite_results, with_results
+from sigmaff.simulation.results import PerAtom, finite_results, with_results
 
 FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
     ".extxyz": ("extxyz", "arrays"),
@@ -31,24 +32,17 @@ def predict_structures(
     """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
     listener = listener or Listener()
     frames: list[Atoms] = []
-    batch_size = dataset.batch_size(batch_size)
-    for start in range(0, len(dataset), batch_size):
-        indices = range(start, min(start + batch_size, len(dataset)))
+    for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
         graph, _ = dataset.batch(indices)
         predictions = split_prediction(predictor.predict(graph, forces_std=forces_std), graph)
-        for index, prediction in zip(indices, predictions, strict=True):
+        for index, prediction in zip(indices.tolist(), predictions, strict=True):
             atoms = dataset.structures.structures[index]
-            results = _results(dataset, index, prediction)
-            frames.append(with_results(atoms, results, per_atom=per_atom))
+            try:
+                frames.append(with_results(atoms, finite_results(prediction, atoms), per_atom=per_atom))
+            except DataError as error:
+                raise DataError(f"{dataset.structures.frame_name(index)}: {error}") from None
         listener.advance(len(frames), len(dataset))
     return frames
-
-
-def _results(dataset: GraphDataset, index: int, prediction: Prediction) -> dict[str, Value]:
-    try:
-        return finite_results(prediction, dataset.structures.structures[index])
-    except DataError as error:
-        raise DataError(f"{dataset.structures.frame_name(index)}: {error}") from None
 
 
 def output_format(path: Path) -> tuple[str, PerAtom]:

@@ -5,6 +5,7 @@ save ``atoms.info`` (extxyz and traj) and ``atoms.arrays`` (extxyz alone).
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Literal
 
 import numpy as np
@@ -13,13 +14,25 @@ from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.stress import full_3x3_to_voigt_6_stress
-from torch import Tensor
 
 from sigmaff.errors import DataError
 from sigmaff.models.prediction import Prediction
 
 Value = float | npt.NDArray[np.float64]
 PerAtom = Literal["arrays", "info"]
+ASE_NAMES = {
+    "energy": "energy",
+    "forces": "forces",
+    "node_energy": "energies",
+    "stress": "stress",
+    "stress_std": "stress_uncertainty",
+    "energy_std": "energy_uncertainty",
+    "node_energy_std": "energies_uncertainty",
+    "forces_std": "forces_uncertainty",
+    "energy_members": "energy_ensemble",
+    "forces_members": "forces_ensemble",
+}
+"""Fields of a prediction, and their names in the results of a calculator."""
 PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty", "energy_ensemble")
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
 """What is stored in a structure; the forces of all members are in a calculator's results alone."""
@@ -32,28 +45,18 @@ def bare_copy(atoms: Atoms) -> Atoms:
 
 def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
     """The prediction of one structure under ASE's names; values that are not estimated are missing."""
-    energy = prediction.energy.item()
-    results: dict[str, Value] = {"energy": energy, "free_energy": energy}
-    results["forces"] = _float64(prediction.forces)
-    if prediction.node_energy is not None:
-        results["energies"] = _float64(prediction.node_energy)
-    if atoms.pbc.any() and atoms.cell.rank == 3:
-        for name, tensor in (("stress", prediction.stress), ("stress_uncertainty", prediction.stress_std)):
-            if tensor is not None:
-                results[name] = full_3x3_to_voigt_6_stress(_float64(tensor[0]))
-    if prediction.energy_std is not None:
-        results["energy_uncertainty"] = prediction.energy_std.item()
-    if prediction.node_energy_std is not None:
-        results["energies_uncertainty"] = _float64(prediction.node_energy_std)
-    if prediction.forces_std is not None:
-        results["forces_uncertainty"] = _float64(prediction.forces_std)
-    if prediction.energy_members is not None:
-        results["energy_ensemble"] = _float64(prediction.energy_members[0])
-    if prediction.forces_members is not None:
-        results["forces_ensemble"] = _float64(prediction.forces_members)
-    for name, value in results.items():
+    has_cell = atoms.pbc.any() and atoms.cell.rank == 3
+    per = {item.name: item.metadata.get("per") for item in fields(prediction)}
+    results: dict[str, Value] = {}
+    for field, name in ASE_NAMES.items():
+        tensor, is_stress = getattr(prediction, field), field.startswith("stress")
+        if tensor is None or (is_stress and not has_cell):
+            continue
+        value = (tensor[0] if per[field] == "structure" else tensor).detach().cpu().numpy().astype(np.float64)
+        value = full_3x3_to_voigt_6_stress(value) if is_stress else value
         _require_finite(name, value, atoms)
-    return results
+        results[name] = value if value.ndim else value.item()
+    return results | {"free_energy": results["energy"]}
 
 
 def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
@@ -63,12 +66,14 @@ def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
     σ stored earlier is replaced, or removed where there is none any more. ``per_atom="info"`` puts σ per atom into
     ``atoms.info`` instead, for .traj files, which drop ``atoms.arrays``.
     """
-    _store(atoms, _current_results(atoms), per_atom)
+    atoms.get_potential_energy()
+    _store(atoms, atoms.calc.results, per_atom)
 
 
 def snapshot(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> Atoms:
     """A copy that keeps its results when ``atoms`` or its calculator change: a frame to collect or write."""
-    return with_results(atoms, _current_results(atoms), per_atom=per_atom)
+    atoms.get_potential_energy()
+    return with_results(atoms, atoms.calc.results, per_atom=per_atom)
 
 
 def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAtom = "arrays") -> Atoms:
@@ -80,11 +85,6 @@ def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAto
     return frame
 
 
-def _current_results(atoms: Atoms) -> Mapping[str, Value]:
-    atoms.get_potential_energy()
-    return atoms.calc.results
-
-
 def _store(atoms: Atoms, results: Mapping[str, Value], per_atom: PerAtom) -> None:
     for key in (*PER_STRUCTURE_KEYS, *PER_ATOM_KEYS):
         atoms.info.pop(key, None)
@@ -94,11 +94,7 @@ def _store(atoms: Atoms, results: Mapping[str, Value], per_atom: PerAtom) -> Non
     holder.update({key: np.array(results[key]) for key in PER_ATOM_KEYS if key in results})
 
 
-def _float64(tensor: Tensor) -> npt.NDArray[np.float64]:
-    return tensor.detach().cpu().numpy().astype(np.float64)
-
-
-def _require_finite(name: str, value: Value, atoms: Atoms) -> None:
+def _require_finite(name: str, value: npt.NDArray[np.float64], atoms: Atoms) -> None:
     finite = np.isfinite(value)
     if finite.all():
         return

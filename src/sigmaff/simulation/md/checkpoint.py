@@ -29,8 +29,8 @@ class Checkpoint:
     """All replicas at one moment."""
 
     sizes: dict[str, int]  # of the files then
-    memories: list[dict[str, Any]]  # of each replica: record, random numbers, drift monitor
-    histories: list[State]  # of each replica: states along the first axis, the last is where it is
+    memories: Sequence[dict[str, Any]]  # of each replica: record, random numbers, drift monitor
+    histories: Sequence[State]  # of each replica: states along the first axis, the last is where it is
 
     def write(self, directory: Path) -> None:
         text = json.dumps({"sizes": self.sizes, "memories": self.memories})
@@ -57,7 +57,7 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
 
 
 class Summary(RunFile):
-    """``md.json``: the run that a directory belongs to, its limit on σ, and what became of its replicas."""
+    """``md.json``: the run that a directory belongs to, its limit on σ, and the outcome of each replica."""
 
     finished: bool = False
     steps: int

@@ -2,8 +2,9 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from sigmaff.config import Settings
 from sigmaff.models.prediction import ForceStdMethod
 
 Ensemble = Literal["nve", "nvt", "npt"]
@@ -15,22 +16,18 @@ THERMOSTATS: dict[Ensemble, tuple[Thermostat, ...]] = {
     "nvt": ("langevin", "nose-hoover", "bussi"),
     "npt": ("nose-hoover",),
 }
-"""That an ensemble can have, the default first. With a barostat: Martyna, Tobias and Klein's, with chains."""
-
+"""Thermostats of each ensemble, the default first. npt: barostat of Martyna, Tobias and Klein, with chains."""
 
 Limit = float | Literal["auto"] | None
 """On the largest force σ of an atom, the norm of its components: eV/Å; by risk control; none."""
 
 
-class DynamicsConfig(BaseModel):
+class DynamicsConfig(Settings):
     """How structures move and what is monitored, without the limit on σ. fs, K, GPa, eV, Å."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
-    ensemble: Ensemble = Field(
-        default="nvt",
-        description="constant energy, temperature, or also pressure",
-    )
+    ensemble: Ensemble = Field(default="nvt", description="constant energy, temperature, or also pressure")
     thermostat: Thermostat | None = Field(default=None, description="null: langevin for nvt, nose-hoover for npt")
     temperature: tuple[float, ...] = Field(
         default=(300.0,),
@@ -51,8 +48,7 @@ class DynamicsConfig(BaseModel):
     error_above: float | None = Field(default=None, gt=0, description="eV/Å; force error to guard against with auto")
     risk: float = Field(default=0.05, gt=0, lt=1, description="tolerated chance of such an error below the limit")
     on_crossing: OnCrossing = Field(
-        default="stop",
-        description="above the limit: stop; or roll back and continue with new velocities; or only record the crossing",
+        default="stop", description="above the limit: stop; roll back and draw new velocities; or only record it"
     )
     rollback: int = Field(default=100, ge=1, description="steps that a replica is rolled back")
     max_rollbacks: int = Field(default=10, ge=0, description="rollbacks of a replica before it is stopped")
@@ -76,7 +72,8 @@ class DynamicsConfig(BaseModel):
             raise ValueError(f"{self.ensemble} needs a temperature")
         known = THERMOSTATS[self.ensemble]
         if self.thermostat is not None and self.thermostat not in known:
-            raise ValueError(f"{self.ensemble} with {self.thermostat} is not supported: {_choice(known)}")
+            choice = f"choose {', '.join(known)}" if known else "leave the thermostat out"
+            raise ValueError(f"{self.ensemble} with {self.thermostat} is not supported: {choice}")
         return self
 
     def check_limit(self, name: str, limit: Limit) -> None:
@@ -94,9 +91,10 @@ class DynamicsConfig(BaseModel):
     def chosen_thermostat(self) -> Thermostat | None:
         return self.thermostat or next(iter(THERMOSTATS[self.ensemble]), None)
 
-    def shows_forces_std(self, step: int) -> bool:
-        """Whether force σ is computed at this step: for a check, a frame, or the drift monitor."""
-        return any(step % interval == 0 for interval in (self.check_every, self.every, self.drift_every))
+    def forces_std_at(self, step: int) -> ForceStdMethod:
+        """How force σ is computed at this step: for a check, a frame, or the drift monitor; else "none"."""
+        is_due = any(step % interval == 0 for interval in (self.check_every, self.every, self.drift_every))
+        return self.forces_std if is_due else "none"
 
 
 class MDConfig(DynamicsConfig):
@@ -112,7 +110,3 @@ class MDConfig(DynamicsConfig):
     def _possible_limit(self) -> Self:
         self.check_limit("stop_above", self.stop_above)
         return self
-
-
-def _choice(known: tuple[str, ...]) -> str:
-    return f"choose {', '.join(known)}" if known else "leave the thermostat out"

@@ -12,7 +12,6 @@ Frames of one trajectory are exchangeable only as far as they are independent: l
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
 
 from sigmaff.simulation.md.stepper import FloatArray
 
@@ -39,8 +38,3 @@ class DriftMonitor:
         insort(self._sorted, score)
         self.seen.append(score)
         return self._sleeping + self._betting >= self._limit
-
-    def replay(self, scores: Sequence[float]) -> None:
-        """Restore a monitor that has seen these scores."""
-        for score in scores:
-            self.update(score)

@@ -4,6 +4,7 @@ The centre of mass stays at rest: n atoms have 3n − 3 degrees of freedom, and 
 """
 
 from functools import reduce
+from operator import attrgetter
 
 import numpy as np
 from ase import Atoms, units
@@ -27,11 +28,11 @@ INTERNALS: dict[type[MolecularDynamics], tuple[str, ...]] = {
     IsotropicMTKNPT: (*_CHAIN, *_BAROSTAT, "_eps", "_p_eps", "_cell0", "_volume0"),
     MTKNPT: (*_CHAIN, *_BAROSTAT, "_h", "_p_g"),
 }
-"""What an integrator remembers from one step to the next, beside atoms and random numbers."""
+"""The state of an integrator, beside atoms and random numbers."""
 
 
 class Integrator:
-    """One replica's integrator, whose state can be taken and put back. It moves ``atoms``."""
+    """One replica's integrator, whose state can be saved and restored. It moves ``atoms``."""
 
     def __init__(self, atoms: Atoms, config: MDConfig, temperature: float | None, rng: np.random.Generator) -> None:
         self.atoms = atoms
@@ -39,7 +40,7 @@ class Integrator:
         self._internals = INTERNALS[type(self.dynamics)]
 
     def step(self) -> None:
-        """One time step; where its numbers overflow, velocities are no numbers after it."""
+        """One time step; if numbers overflow, it leaves velocities of NaN."""
         try:
             with np.errstate(all="ignore"):
                 self.dynamics.step()
@@ -47,7 +48,7 @@ class Integrator:
             self.atoms.set_momenta(np.full((len(self.atoms), 3), np.nan), apply_constraint=False)
 
     def state(self) -> dict[str, FloatArray]:
-        own = {name: np.array(_get(self.dynamics, name), dtype=np.float64) for name in self._internals}
+        own = {name: np.array(attrgetter(name)(self.dynamics), dtype=np.float64) for name in self._internals}
         return own | {
             "positions": self.atoms.get_positions(),
             "momenta": self.atoms.get_momenta(),
@@ -80,7 +81,7 @@ def drawn_momenta(atoms: Atoms, temperature: float, rng: np.random.Generator) ->
 
 
 def redrawn_momenta(atoms: Atoms, rng: np.random.Generator) -> FloatArray:
-    """Others of the same kinetic energy, so that the total energy stays what it is."""
+    """Random momenta of the same kinetic energy, so that the total energy does not change."""
     momenta = drawn_momenta(atoms, 300.0, rng)
     kinetic = 0.5 * float(np.sum(momenta**2 / atoms.get_masses()[:, None]))
     return momenta * np.sqrt(atoms.get_kinetic_energy() / kinetic)
@@ -91,7 +92,9 @@ def _dynamics(atoms: Atoms, config: MDConfig, temperature: float | None, rng: np
     if temperature is None or config.ensemble == "nve":
         return VelocityVerlet(atoms, timestep)
     if config.ensemble == "npt":
-        return _at_rest(_barostatted(atoms, config, temperature), temperature, damping)
+        kind = IsotropicMTKNPT if config.cell == "isotropic" else MTKNPT
+        pressure, pressure_damping = config.pressure * units.GPa, config.pressure_damping * units.fs
+        return _at_rest(kind(atoms, timestep, temperature, pressure, damping, pressure_damping), temperature, damping)
     if config.chosen_thermostat == "nose-hoover":
         return _at_rest(NoseHooverChainNVT(atoms, timestep, temperature, damping), temperature, damping)
     atoms.set_constraint(FixCom())
@@ -100,30 +103,14 @@ def _dynamics(atoms: Atoms, config: MDConfig, temperature: float | None, rng: np
     return Langevin(atoms, timestep, temperature_K=temperature, friction=1.0 / damping, fixcm=False, rng=rng)
 
 
-def _barostatted(atoms: Atoms, config: MDConfig, temperature: float) -> IsotropicMTKNPT | MTKNPT:
-    kind = IsotropicMTKNPT if config.cell == "isotropic" else MTKNPT
-    return kind(
-        atoms,
-        timestep=config.timestep * units.fs,
-        temperature_K=temperature,
-        pressure_au=config.pressure * units.GPa,
-        tdamp=config.damping * units.fs,
-        pdamp=config.pressure_damping * units.fs,
-    )
-
-
 def _at_rest(dynamics: MolecularDynamics, temperature: float, damping: float) -> MolecularDynamics:
-    """With chains that heat 3n − 3 degrees of freedom; ASE's count 3n, which is too hot by n / (n − 1)."""
+    """Replace ASE's chains, which count 3n degrees of freedom and heat by n / (n − 1) too much."""
     n_moving = len(dynamics.atoms) - 1
     dynamics._thermostat = NoseHooverChainThermostat(
         num_atoms_global=n_moving, masses=dynamics.masses, temperature_K=temperature, tdamp=damping
     )
     dynamics._num_atoms_global = n_moving  # of the barostat's equations of motion
     return dynamics
-
-
-def _get(owner: object, name: str) -> float | FloatArray:
-    return reduce(getattr, name.split("."), owner)  # type: ignore[return-value]
 
 
 def _set(owner: object, name: str, value: float | FloatArray) -> None:

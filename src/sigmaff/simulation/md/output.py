@@ -13,19 +13,6 @@ from sigmaff.simulation.md.stepper import Results
 from sigmaff.simulation.results import bare_copy, with_results
 
 LOG, CROSSINGS, BROKEN = "log.csv", "crossings.extxyz", "broken.extxyz"
-COLUMNS = (
-    "step",
-    "replica",
-    "time_fs",
-    "potential_energy",
-    "kinetic_energy",
-    "total_energy",
-    "temperature",
-    "volume",
-    "forces_std_max",
-    "forces_std_mean",
-    "energy_std_per_atom",
-)
 
 
 def trajectory_name(replica: int) -> str:
@@ -40,15 +27,10 @@ class Output:
         self.directory = directory
         self._sizes: dict[str, int] = {}
         self._unsafe: set[str] = set()
-        for path in (
-            directory / LOG,
-            directory / CROSSINGS,
-            directory / BROKEN,
-            *directory.glob("trajectory-*.extxyz"),
-        ):
-            if sizes is None or path.name not in sizes:
-                path.unlink(missing_ok=True)
-        for name, size in (sizes or {}).items():
+        sizes = sizes or {}
+        for name in {LOG, CROSSINGS, BROKEN, *(path.name for path in directory.glob("trajectory-*.extxyz"))} - {*sizes}:
+            (directory / name).unlink(missing_ok=True)
+        for name, size in sizes.items():
             if not (directory / name).is_file() or (directory / name).stat().st_size < size:
                 raise DataError(f"{directory / name} is shorter than the run left it; remove {directory} to start anew")
             self.cut(name, size)
@@ -89,7 +71,7 @@ class Output:
 
     def append_log(self, row: dict[str, float | None]) -> None:
         text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(text, row.keys(), lineterminator="\n")
         if not self.size(LOG):
             writer.writeheader()
         writer.writerow(row)

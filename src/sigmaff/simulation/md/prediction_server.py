@@ -16,7 +16,7 @@ from sigmaff.simulation.md.stepper import Results
 from sigmaff.simulation.results import finite_results
 
 OVERLAP = 0.5
-"""Two atoms closer than this fraction of the sum of their covalent radii are no chemistry any more."""
+"""Two atoms closer than this fraction of the sum of their covalent radii overlap."""
 MAX_PAIRS = 20_000
 """Pairs of atoms that are predicted at once; bounds memory."""
 
@@ -37,14 +37,9 @@ class Unphysical:
 
 def answers(model: Predictor, questions: Sequence[Question]) -> list[Results | Unphysical]:
     """Results under ASE's names, in order; those that ask for the same σ are predicted together."""
-    found: dict[int, Results | Unphysical] = {}
-    graphs: dict[int, AtomicGraph] = {}
-    for index, question in enumerate(questions):
-        graph = _physical_graph(question.atoms, model.cutoff)
-        if isinstance(graph, Unphysical):
-            found[index] = graph
-        else:
-            graphs[index] = graph
+    checked = {index: _physical_graph(question.atoms, model.cutoff) for index, question in enumerate(questions)}
+    found: dict[int, Results | Unphysical] = {k: item for k, item in checked.items() if isinstance(item, Unphysical)}
+    graphs = {index: graph for index, graph in checked.items() if isinstance(graph, AtomicGraph)}
     for how in dict.fromkeys(question.forces_std for question in questions):
         alike = [index for index in graphs if questions[index].forces_std == how]
         for group in _groups(alike, graphs):
@@ -87,9 +82,6 @@ def _physical_graph(atoms: Atoms, cutoff: float) -> AtomicGraph | Unphysical:
     if ratio.size and ratio.min() < OVERLAP:
         pair = int(ratio.argmin())
         distance = ratio[pair] * (radii[first[pair]] + radii[second[pair]])
-        return Unphysical(
-            "overlap",
-            f"atoms {first[pair]} and {second[pair]} are {distance:.3g} Å apart, "
-            f"{ratio[pair]:.2f} of the sum of their covalent radii",
-        )
+        where = f"atoms {first[pair]} and {second[pair]} are {distance:.3g} Å apart"
+        return Unphysical("overlap", f"{where}, {ratio[pair]:.2f} of the sum of their covalent radii")
     return graph if reach == cutoff else graph.within(cutoff)

@@ -13,9 +13,10 @@ from sigmaff.simulation.md.drift import DriftMonitor
 from sigmaff.simulation.md.integrator import Integrator, drawn_momenta, redrawn_momenta, temperature_of
 from sigmaff.simulation.md.output import Output, trajectory_name
 from sigmaff.simulation.md.stepper import AskingCalculator, Results, Stepper
+from sigmaff.simulation.md.threshold import Scores
 
 State = dict[str, npt.NDArray[Any]]
-"""Where a replica is: what its integrator moves and remembers, results there, its step, the size of its trajectory."""
+"""State of a replica: that of its integrator, results, step, and size of the trajectory file."""
 KEPT_RESULTS = ("energy", "forces", "stress")
 Ending = Literal["finished", "crossing", "overlap", "not finite", "temperature"]
 
@@ -46,8 +47,12 @@ class Origin:
 class Replica:
     """A structure, its integrator, and its history as far back as it may be rolled back."""
 
-    def __init__(self, origin: Origin, atoms: Atoms, config: MDConfig, monitor: DriftMonitor | None) -> None:
-        self.origin, self.config, self.monitor = origin, config, monitor
+    def __init__(
+        self, origin: Origin, atoms: Atoms, config: MDConfig, calibration: Scores | None, output: Output
+    ) -> None:
+        self.origin, self.config, self.output = origin, config, output
+        self.monitor = None if calibration is None else DriftMonitor(calibration.forces_std, config.false_alarm)
+        self.trajectory = trajectory_name(origin.number)
         self.rng = np.random.default_rng([config.seed, origin.number])
         self.atoms = atoms.copy()
         if origin.temperature is not None:
@@ -71,22 +76,22 @@ class Replica:
         return self.calculator.results
 
     def first_question(self) -> Atoms | None:
-        return self.stepper.start(lambda: self.atoms.get_forces(md=True))
+        return self.stepper.proceed(lambda: self.atoms.get_forces(md=True))
 
     def next_question(self) -> Atoms | None:
         self.step += 1
-        return self.stepper.start(self.integrator.step)
+        return self.stepper.proceed(self.integrator.step)
 
     def end(self, ending: Ending, message: str) -> None:
         self.record.ending, self.record.message, self.record.ended_at = ending, message, self.step
 
-    def remember(self, output: Output) -> None:
+    def remember(self) -> None:
         """Add the current state to the history."""
-        self.history.append(self.state(output))
+        self.history.append(self.state())
 
-    def state(self, output: Output) -> State:
+    def state(self) -> State:
         kept = {name: np.array(self.results[name]) for name in KEPT_RESULTS if name in self.results}
-        place = {"step": np.array(self.step), "trajectory": np.array(output.size(trajectory_name(self.origin.number)))}
+        place = {"step": np.array(self.step), "trajectory": np.array(self.output.size(self.trajectory))}
         return {**self.integrator.state(), **kept, **place}
 
     def put(self, state: State) -> None:
@@ -94,22 +99,22 @@ class Replica:
         self.calculator.remember(self.atoms, {name: state[name] for name in KEPT_RESULTS if name in state})
         self.step = int(state["step"])
 
-    def take_back(self, output: Output) -> None:
+    def take_back(self) -> None:
         """Roll back to the oldest state of the history, and cut the trajectory there."""
         oldest = self.history[0]
         self.put(oldest)
-        output.cut(trajectory_name(self.origin.number), int(oldest["trajectory"]))
+        self.output.cut(self.trajectory, int(oldest["trajectory"]))
         self.history.clear()
-        self.remember(output)
+        self.remember()
 
-    def redraw_velocities(self, output: Output) -> None:
+    def redraw_velocities(self) -> None:
         """Draw new velocities: at the temperature, or of the same kinetic energy for nve."""
         if self.config.ensemble == "nve" or self.origin.temperature is None:
             momenta = redrawn_momenta(self.atoms, self.rng)
         else:
             momenta = drawn_momenta(self.atoms, self.origin.temperature, self.rng)
         self.integrator.set_momenta(momenta)
-        self.history[-1] = self.state(output)
+        self.history[-1] = self.state()
 
     def observation(self) -> dict[str, float | None]:
         """A line of the log."""
@@ -152,7 +157,8 @@ class Replica:
         self.record = Record(**memory["record"])
         self.rng.bit_generator.state = memory["rng"]
         if self.monitor is not None:
-            self.monitor.replay(memory["drift"])
+            for score in memory["drift"]:
+                self.monitor.update(score)
         self.history.extend(
             {name: values[index] for name, values in history.items()} for index in range(len(history["step"]))
         )

@@ -1,21 +1,22 @@
 """Guarded molecular dynamics: many replicas in one batch, each stopped when its force σ exceeds a limit."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from ase import Atoms
-from ase.data import chemical_symbols
 from ase.io import read
 
+from sigmaff.data import unknown_element
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.models import Model
-from sigmaff.models.prediction import ForceStdMethod, Predictor
+from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.config import MDConfig
-from sigmaff.simulation.md.drift import DriftMonitor
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
 from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
@@ -64,14 +65,15 @@ def run_md(
         calibration: scores of labelled structures unseen by the model (``structure_scores``), for ``stop_above="auto"``
             and for the drift monitor, which is off without them.
     """
-    _check_starts(structures, model, config)
+    if not structures:
+        raise DataError("there is no structure to start from")
+    for index, atoms in enumerate(structures):
+        if problem := _problem(atoms, model, config):
+            raise DataError(f"start {index}: {problem}")
     with run_folder(directory).lock():
         summary = open_run(directory, model, structures, config, calibration)
-        run = _Run(model, structures, config, summary, directory, calibration)
-        try:
+        with closing(_Run(model, structures, config, summary, directory, calibration)) as run:
             run.go(listener or Listener())
-        finally:
-            run.close()
     crossings = directory / CROSSINGS
     frames = read(crossings, ":", format="extxyz") if crossings.exists() and crossings.stat().st_size else []
     return MDResult(
@@ -101,9 +103,10 @@ class _Run:
         self.last_std: float | None = None  # eV/Å, largest of all replicas since the last report
         saved = read_checkpoint(directory)
         self.output = Output(directory, None if saved is None else saved.sizes)
+        each = product(range(len(structures)), config.temperature or (None,), range(config.replicas))
         self.replicas = [
-            Replica(origin, structures[origin.start], config, _monitor(config, calibration))
-            for origin in _origins(len(structures), config)
+            Replica(Origin(number, start, temperature), structures[start], config, calibration, self.output)
+            for number, (start, temperature, _) in enumerate(each)
         ]
         if saved is not None:
             for replica, memory, history in zip(self.replicas, saved.memories, saved.histories, strict=True):
@@ -161,21 +164,16 @@ class _Run:
         """Answer the questions of all replicas together until none has one left."""
         waiting = {replica: atoms for replica, atoms in questions.items() if atoms is not None}
         while waiting:
-            asked = [Question(atoms, self._forces_std(replica)) for replica, atoms in waiting.items()]
+            asked = [Question(atoms, self.config.forces_std_at(replica.step)) for replica, atoms in waiting.items()]
             replies = answers(self.model, asked)
             for replica, reply in zip(list(waiting), replies, strict=True):
-                question = None
                 if isinstance(reply, Unphysical):
                     self._give_up(replica, reply)
-                else:
-                    question = replica.stepper.answer(reply)
-                if question is None:
+                    del waiting[replica]
+                elif (question := replica.stepper.proceed(reply)) is None:
                     del waiting[replica]
                 else:
                     waiting[replica] = question
-
-    def _forces_std(self, replica: Replica) -> ForceStdMethod:
-        return self.config.forces_std if self.config.shows_forces_std(replica.step) else "none"
 
     def _settle(self, replica: Replica) -> None:
         """Check a replica after its step; write frames and log lines."""
@@ -191,10 +189,9 @@ class _Run:
             if self.config.on_crossing != "continue":
                 return
         if replica.step % self.config.every == 0:
-            name = trajectory_name(replica.origin.number)
-            self.output.append_frame(name, replica.atoms, replica.results, replica.frame_info())
+            self.output.append_frame(replica.trajectory, replica.atoms, replica.results, replica.frame_info())
             self.output.append_log(replica.observation())
-        replica.remember(self.output)
+        replica.remember()
         if replica.step >= self.config.steps:
             replica.end("finished", "")
 
@@ -222,15 +219,15 @@ class _Run:
         self.output.append_log(row)
         message = f"force σ of {row['forces_std_max']:.3g} eV/Å at step {replica.step}, above {self.limit:.3g}"
         if self.config.on_crossing == "stop" or not replica.history:
-            replica.remember(self.output)
+            replica.remember()
             replica.end("crossing", message)
             return
-        replica.take_back(self.output)
+        replica.take_back()
         record.outside = False
         if record.crossings > self.config.max_rollbacks:
             replica.end("crossing", f"{message}; taken back to step {replica.step}")
         else:
-            replica.redraw_velocities(self.output)
+            replica.redraw_velocities()
 
     def _give_up(self, replica: Replica, found: Unphysical) -> None:
         if np.isfinite(replica.atoms.positions).all() and np.isfinite(replica.atoms.get_momenta()).all():
@@ -245,30 +242,8 @@ class _Run:
         listener.advance(step, self.config.steps, note)
 
     def _save(self) -> None:
-        saved = [replica.saved() for replica in self.replicas]
-        Checkpoint(
-            sizes=self.output.flush(),
-            memories=[memory for memory, _ in saved],
-            histories=[history for _, history in saved],
-        ).write(self.directory)
-
-
-def _origins(n_starts: int, config: MDConfig) -> list[Origin]:
-    temperatures = config.temperature or (None,)
-    each = [(start, t) for start in range(n_starts) for t in temperatures for _ in range(config.replicas)]
-    return [Origin(number, start, temperature) for number, (start, temperature) in enumerate(each)]
-
-
-def _monitor(config: MDConfig, calibration: Scores | None) -> DriftMonitor | None:
-    return None if calibration is None else DriftMonitor(calibration.forces_std, config.false_alarm)
-
-
-def _check_starts(structures: Sequence[Atoms], model: Predictor, config: MDConfig) -> None:
-    if not structures:
-        raise DataError("there is no structure to start from")
-    for index, atoms in enumerate(structures):
-        if problem := _problem(atoms, model, config):
-            raise DataError(f"start {index}: {problem}")
+        memories, histories = zip(*(replica.saved() for replica in self.replicas), strict=True)
+        Checkpoint(sizes=self.output.flush(), memories=memories, histories=histories).write(self.directory)
 
 
 def _problem(atoms: Atoms, model: Predictor, config: MDConfig) -> str | None:
@@ -276,9 +251,8 @@ def _problem(atoms: Atoms, model: Predictor, config: MDConfig) -> str | None:
         return f"{len(atoms)} atoms; nothing moves but the distances between atoms, so at least 2 are needed"
     if atoms.constraints:
         return "it has constraints (fixed atoms); here all atoms move: remove them"
-    if isinstance(model, Model) and (unseen := sorted(set(atoms.numbers.tolist()) - set(model.elements))):
-        known = ", ".join(chemical_symbols[number] for number in model.elements)
-        return f"{chemical_symbols[unseen[0]]} is an element this model was not trained on (it knows {known})"
+    if isinstance(model, Model) and (problem := unknown_element(atoms.numbers, model.elements)):
+        return problem
     if config.ensemble == "npt" and not (atoms.pbc.all() and atoms.cell.rank == 3):
         return "npt needs a cell that is periodic along all three axes"
     momenta = atoms.get_momenta()

@@ -1,8 +1,7 @@
 """Integrators that pause where they need a prediction, so that one batched prediction serves many at once.
 
-ASE's integrators call their calculator from the middle of a step. Here each runs in a thread of its own, of which one
-at a time is awake: a thread sleeps from its question until its answer. Nothing depends on how threads are scheduled,
-and no integrator has to be written anew to run in a batch.
+ASE's integrators call their calculator in the middle of a step. Here each runs in its own thread. Only one thread is
+awake at a time: a thread sleeps from its question until its answer. So results do not depend on the order of threads.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ Results = Mapping[str, float | FloatArray]
 
 
 class Stepper:
-    """A thread that does one piece of work after another, and hands over where it needs results of a structure."""
+    """A thread that does one piece of work after another, and pauses where it needs results of a structure."""
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Any] = SimpleQueue()
@@ -27,13 +26,16 @@ class Stepper:
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def start(self, work: Callable[[], object]) -> Atoms | None:
-        """Begin a piece of work: the structure that it needs results of, or ``None`` when it is done."""
-        return self._exchange(work)
+    def proceed(self, message: Callable[[], object] | Results) -> Atoms | None:
+        """Begin a piece of work, or continue it with the results that it asked for.
 
-    def answer(self, results: Results) -> Atoms | None:
-        """Go on with the results asked for, to the next question or the end."""
-        return self._exchange(results)
+        Returns the structure that it needs results of next, or ``None`` when it is done.
+        """
+        self._inbox.put(message)
+        reply = self._outbox.get()
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
 
     def close(self) -> None:
         """End the thread, wherever it is."""
@@ -46,13 +48,6 @@ class Stepper:
         reply = self._inbox.get()
         if reply is None:
             raise _Abandoned
-        return reply
-
-    def _exchange(self, message: object) -> Atoms | None:
-        self._inbox.put(message)
-        reply = self._outbox.get()
-        if isinstance(reply, BaseException):
-            raise reply
         return reply
 
     def _run(self) -> None:
@@ -71,7 +66,7 @@ class _Abandoned(BaseException):
 
 
 class AskingCalculator:
-    """What ASE's integrators need of a calculator. It knows the last structure, and asks for results of others."""
+    """The methods that ASE's integrators call. Keeps results of the last structure; asks for those of others."""
 
     def __init__(self, ask: Callable[[Atoms], Results]) -> None:
         self._ask = ask
