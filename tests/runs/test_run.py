@@ -361,7 +361,7 @@ def test_other_structures_are_tested_on(workspace: Workspace, tmp_path: Path) ->
 
 def test_closed_form_needs_a_readout(workspace: Workspace, tmp_path: Path) -> None:
     message = fail("train", workspace / "run.yaml", "--output", tmp_path / "run", "--set", "model.head.mean=constant")
-    assert "model.head: mean 'constant' goes with fit 'variational'" in message
+    assert "model.head: mean 'constant' needs fit 'variational'" in message
     assert not (tmp_path / "run").exists(), "said before hours of training, not after"
 
 

@@ -28,13 +28,8 @@ Growth = Literal["n", "√n", "not by n"]
 """How energy σ grows with n distant copies of a structure."""
 
 DETERMINISTIC = DeterministicConfig()
-FOUR_ELEMENTS = DatasetStatistics(
-    elements=(1, 6, 7, 8),
-    reference_energies={1: 0.0, 6: 0.0, 7: 0.0, 8: 0.0},
-    scale=1.0,
-    mean_neighbors=1.0,
-    n_structures=1,
-)
+ELEMENTS = (1, 6, 7, 8)
+"""Elements of the models whose parameters are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +52,6 @@ class Method:
         return self.head.takes_backbone and self.backbone is None
 
     @property
-    def trains_head(self) -> bool:
-        """Whether it trains its head in a loop, on a trained backbone."""
-        return self.head.trains_on_backbone
-
-    @property
-    def freezes_backbone(self) -> bool:
-        """Whether the backbone stays as it is while the head is trained."""
-        return "head" in self.head.stages
-
-    @property
     def sources(self) -> tuple[str, ...]:
         """Methods whose models it needs."""
         if self.ensemble is not None:
@@ -78,7 +63,7 @@ class Method:
     @property
     def n_trainings(self) -> int:
         """Number of backbones that it trains if none is trained yet."""
-        if self.backbone is not None and not self.trains_head:
+        if self.backbone is not None and not self.head.trains_on_backbone:
             return 0
         return 1 if self.ensemble is None else self.ensemble.size
 
@@ -112,8 +97,12 @@ class Method:
             backbone: used if the method has no backbone of its own.
         """
         config = PotentialConfig(backbone=self.backbone or backbone, head=self.head)
+        references = dict.fromkeys(ELEMENTS, 0.0)
+        statistics = DatasetStatistics(
+            elements=ELEMENTS, reference_energies=references, scale=1.0, mean_neighbors=1.0, n_structures=1
+        )
         with torch.device("meta"):
-            potential = Potential(config, FOUR_ELEMENTS)
+            potential = Potential(config, statistics)
         n_members = 1 if self.ensemble is None else self.ensemble.size
         return n_members * sum(parameter.numel() for parameter in potential.parameters())
 
@@ -128,7 +117,7 @@ class Method:
             "model": run.model.model_copy(update={"backbone": backbone, "head": head}),
             "ensemble": self.ensemble,
             "mc_dropout": self.mc_dropout,
-            "head_training": run.head_training if self.trains_head else None,
+            "head_training": run.head_training if self.head.trains_on_backbone else None,
             "backbone_from": None,
             "seed": run.seed + self.seed,
             "ood": {} if self.seed else run.ood,
@@ -147,10 +136,7 @@ METHODS: dict[str, Method] = {
     "evidential": Method(title="evidential regression", head=EvidentialConfig(), growth="not by n"),
     "gmdn": Method(title="graph mixture density network", head=GMDNConfig(), growth="not by n"),
     "gp": Method(
-        title="exact GP, hand-crafted descriptor",
-        head=GPConfig(),
-        backbone=DescriptorConfig(),
-        growth="not by n",
+        title="exact GP, hand-crafted descriptor", head=GPConfig(), backbone=DescriptorConfig(), growth="not by n"
     ),
     "svgp": Method(
         title="sparse variational GP, raw coordinates",
@@ -169,9 +155,7 @@ METHODS: dict[str, Method] = {
         growth="not by n",
     ),
     "fixed_lnk_variational": Method(
-        title="fixed-LNK, variational",
-        head=PAPERS_LNK.model_copy(update={"freeze_backbone": True}),
-        growth="√n",
+        title="fixed-LNK, variational", head=PAPERS_LNK.model_copy(update={"freeze_backbone": True}), growth="√n"
     ),
     "fixed_lnk": Method(title="fixed-LNK, closed form", head=LNKConfig(), growth="n"),
     "llpr": Method(title="last-layer prediction rigidity", head=LLPRConfig(), growth="n"),
