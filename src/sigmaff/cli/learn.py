@@ -7,16 +7,7 @@ import typer
 from rich.table import Column
 
 import sigmaff as sf
-from sigmaff.cli.options import (
-    ConfigArgument,
-    Device,
-    Force,
-    ModelArgument,
-    Reading,
-    Seed,
-    SetOption,
-    refuse_overwrites,
-)
+from sigmaff.cli.options import ConfigFile, Device, Force, ModelArgument, Reading, Seed, SetOption, refuse_overwrites
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import read_config, validated
 from sigmaff.errors import SigmaffError
@@ -26,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def learn(
-    config: ConfigArgument,
+    config: ConfigFile,
     set_: SetOption = None,
     output: Annotated[Path | None, typer.Option(help="directory of the campaign; overrides the file")] = None,
     scheduler: Annotated[

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ModelArgument = Annotated[Path, typer.Argument(help="model file, *.sigmaff", show_default=False)]
 DataArgument = Annotated[Path, typer.Argument(help="file of labelled structures", show_default=False)]
-ConfigArgument = Annotated[Path, typer.Argument(help="YAML file", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(help="YAML file", show_default=False)]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="override a key of the file: section.key=value (repeatable)")
 ]

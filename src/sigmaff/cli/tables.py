@@ -94,14 +94,13 @@ def methods_table(backbone: BackboneConfig) -> Table:
     costs = [Column(name, justify="right", no_wrap=True) for name in ("trainings", "passes", "parameters")]
     table = plain_table(Column("method"), *costs, Column("σ of", no_wrap=True), Column("σ ∝", no_wrap=True))
     for name, method in METHODS.items():
-        marks = (("E", method.has_energy_std), ("F", method.has_forces_std), ("atom", method.has_node_std))
         table.add_row(
             Text.assemble((name, "bold"), f"\n  {method.title}"),
             f"{method.n_trainings}",
             f"{method.n_passes}",
             f"{method.n_parameters(backbone):,}",
-            " ".join(quantity for quantity, has_std in marks if has_std) or "–",
-            method.growth if method.has_energy_std else "–",
+            " ".join({"energy": "E", "forces": "F"}.get(quantity, quantity) for quantity in method.std_of) or "–",
+            method.growth if "energy" in method.std_of else "–",
         )
     table.caption = Text(
         f"trainings: of a backbone, from scratch; passes: through the network for energies, forces and energy σ; "

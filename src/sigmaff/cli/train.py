@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigArgument, Force, SetOption, refuse_overwrites
+from sigmaff.cli.options import ConfigFile, Force, SetOption, refuse_overwrites
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import print_defaults as defaults_text
 from sigmaff.config import read_config
@@ -75,7 +75,7 @@ def methods(backbone: Annotated[str, typer.Option(help="backbone for the numbers
 
 
 def compare(
-    config: ConfigArgument,
+    config: ConfigFile,
     methods: Annotated[
         list[str] | None,
         typer.Option("--methods", help="name of a method, see 'sigmaff methods' (repeatable); default: all"),

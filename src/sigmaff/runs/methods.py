@@ -61,34 +61,29 @@ class Method:
         return ("backbone",) if self.takes_backbone else ()
 
     @property
+    def n_members(self) -> int:
+        return 1 if self.ensemble is None else self.ensemble.size
+
+    @property
     def n_trainings(self) -> int:
         """Number of backbones that it trains if none is trained yet."""
-        if self.backbone is not None and not self.head.trains_on_backbone:
-            return 0
-        return 1 if self.ensemble is None else self.ensemble.size
+        return 0 if self.backbone is not None and not self.head.trains_on_backbone else self.n_members
 
     @property
     def n_passes(self) -> int:
         """Passes through a network for energies, forces and energy σ."""
-        if self.ensemble is not None:
-            return self.ensemble.size
-        return 1 if self.mc_dropout is None else self.mc_dropout.n_samples
+        return self.n_members if self.mc_dropout is None else self.mc_dropout.n_samples
 
     @property
-    def has_members(self) -> bool:
-        return self.ensemble is not None or self.mc_dropout is not None
-
-    @property
-    def has_energy_std(self) -> bool:
-        return self.has_members or HEADS[self.head.name].kind is not None
-
-    @property
-    def has_forces_std(self) -> bool:
-        return self.has_members or bool(HEADS[self.head.name].force_std_methods)
-
-    @property
-    def has_node_std(self) -> bool:
-        return self.has_members or HEADS[self.head.name].node_variance is not Head.node_variance
+    def std_of(self) -> list[str]:
+        """Quantities that have a σ: energy, forces, atom."""
+        head, has_members = HEADS[self.head.name], self.ensemble is not None or self.mc_dropout is not None
+        has_std = {
+            "energy": head.kind is not None,
+            "forces": bool(head.force_std_methods),
+            "atom": head.node_variance is not Head.node_variance,
+        }
+        return [quantity for quantity in has_std if has_members or has_std[quantity]]
 
     def n_parameters(self, backbone: BackboneConfig) -> int:
         """Count the parameters of all networks and heads, for four elements.
@@ -103,8 +98,7 @@ class Method:
         )
         with torch.device("meta"):
             potential = Potential(config, statistics)
-        n_members = 1 if self.ensemble is None else self.ensemble.size
-        return n_members * sum(parameter.numel() for parameter in potential.parameters())
+        return self.n_members * sum(parameter.numel() for parameter in potential.parameters())
 
     def settings(self, run: RunConfig) -> RunConfig:
         """Return the run with this method. If the run has the same head, the settings of that head are kept."""

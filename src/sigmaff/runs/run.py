@@ -55,7 +55,9 @@ def run(
     model_path = config.output / "model.sigmaff"
     if model_path.exists() and not force:
         return _finished(config, model_path)
-    _refuse_foreign_files(config.output, force)
+    if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
+        for name in ("backbone.sigmaff", "metrics.json"):
+            refuse_overwrite(config.output / name, force)
     listener.stage(f"reading {config.data.source.path}")
     data = load_data(config)
     started = time.monotonic()
@@ -80,13 +82,6 @@ def _finished(config: RunConfig, model_path: Path) -> RunResult:
     if metrics is not None and not metrics_path.exists():  # killed just before its last file
         write_json(metrics_path, metrics)
     return RunResult(model_path=model_path, metrics=metrics, already_done=True)
-
-
-def _refuse_foreign_files(directory: Path, force: bool) -> None:
-    """Raise an error if files are in the way that no run of this directory has written."""
-    if not any(directory.glob("**/checkpoint.safetensors")):
-        for name in ("backbone.sigmaff", "metrics.json"):
-            refuse_overwrite(directory / name, force)
 
 
 def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Listener) -> dict[str, object]:
