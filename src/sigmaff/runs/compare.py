@@ -50,8 +50,7 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
         force: train the named methods again.
     """
     chosen = _in_order(set(names))
-    assert METHODS["ensemble"].ensemble is not None
-    methods = METHODS | ensemble_members(METHODS["ensemble"].ensemble.size)
+    methods = METHODS | ensemble_members(METHODS["ensemble"].n_members)
     jobs = method_jobs(methods, chosen, lambda method: method.settings(config), force=chosen if force else ())
     folder = JobFolder(config.output)
     results = run_jobs(jobs, folder, listener)

@@ -55,7 +55,7 @@ class Method:
     def sources(self) -> tuple[str, ...]:
         """Methods whose models it needs."""
         if self.ensemble is not None:
-            return tuple(ensemble_members(self.ensemble.size))
+            return tuple(ensemble_members(self.n_members))
         if self.sampled_from is not None:
             return (self.sampled_from,)
         return ("backbone",) if self.takes_backbone else ()
