@@ -480,7 +480,7 @@ def test_resume_after_interrupt_and_kill_gives_the_uninterrupted_result(tmp_path
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "of 100; the same command goes on from there" in err
+    assert "of 100; run the same command to resume from" in err
     assert "Traceback" not in out + err
     assert not (tmp_path / "run" / "model.sigmaff").exists()
     process = start(config)
