@@ -4,6 +4,7 @@ import doctest
 import inspect
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from listeners import Remembering
 from sigmaff import api
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
+from sigmaff.progress import Collecting
 
 pytest_plugins = ["cli_fixtures"]
 
@@ -64,13 +66,18 @@ def test_all_names_of_the_front_door_exist() -> None:
         _ = sf.predict
 
 
-def test_the_audit_is_a_function_also_after_its_package_was_imported() -> None:
-    import sigmaff.audit
+def test_functions_are_not_hidden_by_packages_of_their_name(folder: Path) -> None:
+    """An import of a package, by a function or by a user, makes it an attribute of its parent."""
+    for _ in range(2):
+        assert sf.audit(sf.load("model.sigmaff"), "test.extxyz", quick=True, picoseconds=0.02).name == "Potential"
+    import_module("sigmaff.audit")
+    assert sf.audit is api.audit
 
-    assert callable(sf.audit)
-    with pytest.raises(TypeError, match="missing 2 required positional arguments: 'model' and 'structures'"):
-        sf.audit()
-    assert sigmaff.audit.QUICK.n_structures > 0
+
+def test_a_function_warns_of_training_structures(folder: Path) -> None:
+    listener = Collecting()
+    sf.evaluate(sf.load("model.sigmaff"), "data.extxyz", listener=listener)
+    assert any("the model was trained on 36 of these 60 structures" in text for text in listener.texts)
 
 
 def test_structures_as_file_as_frames_and_as_labelled_structures_are_the_same(folder: Path) -> None:

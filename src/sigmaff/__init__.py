@@ -9,15 +9,28 @@
 ``Calculator`` is the model in ASE. See ``sigmaff.api`` for all functions.
 """
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sigmaff.api import audit, calibrate, compare, evaluate, learn, load, run_md, save, train
-    from sigmaff.models import Model, Potential
-    from sigmaff.progress import Listener
-    from sigmaff.simulation import Calculator
+    from sigmaff.api import (
+        Calculator,
+        Listener,
+        Model,
+        Potential,
+        audit,
+        calibrate,
+        compare,
+        evaluate,
+        learn,
+        load,
+        run_md,
+        save,
+        train,
+    )
 
 __version__ = version("sigmaff")
 __all__ = [
@@ -37,16 +50,20 @@ __all__ = [
     "train",
 ]
 
-_HOME = {
-    "Calculator": "sigmaff.simulation",
-    "Listener": "sigmaff.progress",
-    "Model": "sigmaff.models",
-    "Potential": "sigmaff.models",
-}
-
 
 def __getattr__(name: str) -> Any:
     """Import on first use: ``import sigmaff`` stays light."""
     if name not in __all__:
         raise AttributeError(f"module 'sigmaff' has no attribute {name!r}")
-    return getattr(import_module(_HOME.get(name, "sigmaff.api")), name)
+    return getattr(import_module("sigmaff.api"), name)
+
+
+class _Package(ModuleType):
+    """``sigmaff.audit`` is the function, also after an import of the package of this name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in __all__ or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -12,35 +12,38 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from pydantic import BaseModel
 
+from sigmaff import evaluation
 from sigmaff.config import read_config
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, label_structures, read_structures
+from sigmaff.errors import ConfigError, DataError
+from sigmaff.evaluation import CalibrationMethod, Evaluation, Summary, datasets, summarize
 from sigmaff.models import Model
-from sigmaff.models.file import load, save
+from sigmaff.models import Potential as Potential
+from sigmaff.models.file import load as load
+from sigmaff.models.file import save as save
 from sigmaff.models.prediction import Calibration, ForceStdMethod
 from sigmaff.progress import Listener
+from sigmaff.runs.config import RunConfig
+from sigmaff.runs.run import RunResult, run
+from sigmaff.simulation import Calculator, md
+from sigmaff.simulation.md import MDConfig, MDResult, Scores
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these import matplotlib
     from sigmaff.audit import Audit
-    from sigmaff.evaluation import CalibrationMethod, Evaluation, Summary
     from sigmaff.learning import CampaignConfig, CampaignResult
     from sigmaff.runs.compare import MethodResult
-    from sigmaff.runs.config import RunConfig
-    from sigmaff.runs.run import RunResult
-    from sigmaff.simulation.md import MDConfig, MDResult
 
 Config = TypeVar("Config", bound=BaseModel)
 Structures: TypeAlias = Path | str | DataSource | Atoms | Sequence[Atoms] | LabelledStructures
 
-__all__ = ["audit", "calibrate", "compare", "evaluate", "learn", "load", "run_md", "save", "train"]
-
 
 def train(
-    config: "RunConfig | Mapping[str, Any] | Path | str",
+    config: RunConfig | Mapping[str, Any] | Path | str,
     *,
     overrides: Sequence[str] = (),
     listener: Listener | None = None,
     force: bool = False,
-) -> "RunResult":
+) -> RunResult:
     """Train, calibrate and test a model. Call it again with the same settings to resume.
 
     Arguments:
@@ -55,10 +58,6 @@ def train(
         >>> result = sf.train("run.yaml", overrides=["training.max_epochs=2"])
         >>> print(result.model_path, result.metrics["forces_mae"])  # eV/Å
     """
-    from sigmaff.errors import ConfigError
-    from sigmaff.runs.config import RunConfig
-    from sigmaff.runs.run import run
-
     result = run(_settings(RunConfig, config, overrides), listener, force=force)
     if result is None:
         raise ConfigError("training.devices: use 'sigmaff train' to train on several devices")
@@ -73,7 +72,7 @@ def evaluate(
     forces_std: ForceStdMethod = "auto",
     batch_size: int = 32,
     listener: Listener | None = None,
-) -> "Summary":
+) -> Summary:
     """Measure errors and σ of a model on labelled structures.
 
     Arguments:
@@ -91,26 +90,34 @@ def evaluate(
         >>> metrics = sf.evaluate(model, "test.extxyz", ood="other.extxyz")
         >>> print(metrics["forces_mae"], metrics["forces_coverage_68"], metrics["forces_auroc"])
     """
-    from sigmaff.evaluation import evaluate as evaluate_model
-    from sigmaff.evaluation import summarize
-    from sigmaff.evaluation.datasets import dataset_for, foreign_dataset
+    return summarize(*evaluations(model, structures, ood, forces_std, batch_size, listener))
 
+
+def evaluations(
+    model: Model,
+    structures: Structures,
+    ood: Structures | None,
+    forces_std: ForceStdMethod,
+    batch_size: int,
+    listener: Listener | None,
+) -> tuple[Evaluation, Evaluation | None]:
+    """As ``evaluate``, with all errors and σ: of ``structures`` and of ``ood``."""
     listener = listener or Listener()
-    listener.stage("evaluating")
+    dataset = _dataset(model, structures, listener)
+    other = None if ood is None else datasets.foreign_dataset(model, _structures(ood, labels=()))
 
-    def evaluated(dataset: GraphDataset) -> "Evaluation":
-        name = dataset.structures.source
-        return evaluate_model(
-            model, dataset, name=name, batch_size=batch_size, forces_std=forces_std, listener=listener
+    def evaluated(dataset: GraphDataset) -> Evaluation:
+        path = Path(dataset.structures.source)
+        listener.stage(f"evaluating {path.name}")
+        return evaluation.evaluate(
+            model, dataset, name=path.stem, batch_size=batch_size, forces_std=forces_std, listener=listener
         )
 
-    evaluation = evaluated(dataset_for(model, _structures(structures)))
-    others = None if ood is None else foreign_dataset(model, _structures(ood, labels=()))
-    return summarize(evaluation, None if others is None else evaluated(others))
+    return evaluated(dataset), None if other is None else evaluated(other)
 
 
 def calibrate(
-    model: Model, structures: Structures, *, method: "CalibrationMethod" = "auto", listener: Listener | None = None
+    model: Model, structures: Structures, *, method: CalibrationMethod = "auto", listener: Listener | None = None
 ) -> tuple[Calibration | None, Calibration | None]:
     """Fit the calibration of σ on held-out structures, and keep it in the model. ``sf.save`` writes it to a file.
 
@@ -128,22 +135,20 @@ def calibrate(
         >>> print(forces.scale)  # factor on σ
         >>> sf.save(model, "calibrated.sigmaff")
     """
-    from sigmaff.evaluation.datasets import calibrate as calibrate_model
-    from sigmaff.evaluation.datasets import dataset_for
-
-    calibrate_model(model, dataset_for(model, _structures(structures)), method, listener or Listener())
+    listener = listener or Listener()
+    datasets.calibrate(model, _dataset(model, structures, listener), method, listener)
     return model.energy_calibration, model.forces_calibration
 
 
 def run_md(
     model: Model,
     structures: Structures,
-    config: "MDConfig | Mapping[str, Any] | Path | str",
+    config: MDConfig | Mapping[str, Any] | Path | str,
     directory: Path | str,
     *,
     calibration: Structures | None = None,
     listener: Listener | None = None,
-) -> "MDResult":
+) -> MDResult:
     """Run molecular dynamics, and stop a replica when its force σ exceeds a limit. Call it again to resume.
 
     Arguments:
@@ -151,7 +156,8 @@ def run_md(
         structures: one start each.
         config: temperatures (K), steps, timestep (fs), ``stop_above`` (eV/Å), ..., as of ``sigmaff md``.
         directory: of trajectories, checkpoint and summary.
-        calibration: labelled structures unseen by the model, for ``stop_above: auto`` and the drift monitor.
+        calibration: labelled structures unseen by the model, for ``stop_above: auto`` and the drift monitor; the
+            default is, for ``auto``, the validation structures of the model.
         listener: callbacks for progress; the default is silent.
 
     Returns the limit on σ, and how each replica ended.
@@ -162,18 +168,29 @@ def run_md(
         >>> result = sf.run_md(model, "start.extxyz", settings, "md")
         >>> print([record.ending for record in result.records])
     """
-    from sigmaff.evaluation import evaluate as evaluate_model
-    from sigmaff.evaluation.datasets import dataset_for
-    from sigmaff.simulation.md import MDConfig, structure_scores
-    from sigmaff.simulation.md import run_md as run
-
-    settings, scores = _settings(MDConfig, config), None
-    if calibration is not None:
-        known = _structures(calibration)
-        evaluation = evaluate_model(model, dataset_for(model, known), name=known.source, forces_std=settings.forces_std)
-        scores = structure_scores(evaluation)
+    settings, listener = _settings(MDConfig, config), listener or Listener()
     starts = _structures(structures, labels=()).structures
-    return run(model, starts, settings, Path(directory), listener, calibration=scores)
+    scores = _scores(model, calibration, settings, listener)
+    listener.stage("molecular dynamics")
+    return md.run_md(model, starts, settings, Path(directory), listener, calibration=scores)
+
+
+def _scores(model: Model, calibration: Structures | None, config: MDConfig, listener: Listener) -> Scores | None:
+    """Errors and σ on the calibration structures: those given, or the validation structures of the model."""
+    if calibration is not None:
+        dataset = _dataset(model, calibration, listener)
+    elif config.stop_above == "auto":
+        try:
+            dataset = datasets.dataset_for(model, datasets.recorded_structures(model, "validation"))
+        except DataError as error:
+            remedy = "give labelled structures unseen by the model with --calibration (calibration=...)"
+            raise DataError(f"{error}; {remedy}") from None
+    else:
+        return None
+    listener.stage("σ of calibration structures")
+    name = dataset.structures.source
+    found = evaluation.evaluate(model, dataset, name=name, forces_std=config.forces_std, listener=listener)
+    return md.structure_scores(found)
 
 
 def learn(
@@ -197,29 +214,36 @@ def learn(
         >>> result = sf.learn("campaign.yaml")
         >>> print(result.reason)
     """
-    from sigmaff.learning import CampaignConfig
-    from sigmaff.learning import learn as run
+    from sigmaff import learning
 
-    return run(_settings(CampaignConfig, config, overrides), listener, force=force)
+    return learning.learn(_settings(learning.CampaignConfig, config, overrides), listener, force=force)
 
 
 def audit(
     model: Model | BaseCalculator,
-    structures: Structures,
+    structures: Structures | None = None,
     *,
+    name: str | None = None,
     ood: Structures | None = None,
     backbone: Model | None = None,
     quick: bool = False,
+    picoseconds: float | None = None,
+    max_data: int | None = None,
+    seed: int = 0,
     listener: Listener | None = None,
 ) -> "Audit":
     """Measure the six desiderata: symmetry, conservation, locality, accuracy, confidence, speed.
 
     Arguments:
         model: a loaded model, or any ASE calculator.
-        structures: with energies and forces, unseen by the model.
+        structures: with energies and forces, unseen by the model; the default is the test set of the model.
+        name: of the model in the findings.
         ood: structures unlike the training data; labels are optional.
         backbone: reference model without σ, for the accuracy and speed ratios.
         quick: fewer and shorter measurements.
+        picoseconds: length of the NVE run; the default depends on ``quick``.
+        max_data: largest number of structures, evenly spaced, of ``structures`` and of ``ood``; None: all.
+        seed: of random structures, directions and velocities.
         listener: callbacks for progress; the default is silent.
 
     Returns a finding for each desideratum: values, tolerances and a verdict.
@@ -231,24 +255,52 @@ def audit(
     """
     from sigmaff.audit import FULL, QUICK, Subject
     from sigmaff.audit import audit as measure
-    from sigmaff.simulation import Calculator
 
+    listener, name = listener or Listener(), name or type(model).__name__
     own = model if isinstance(model, Model) else None
-    calculator = Calculator(own) if own is not None else model
-    labelled = _structures(structures)
+    calculator = model if own is None else Calculator(own, forces_uncertainty="none")
+    known, data = _audited_structures(own, structures, name, max_data)
+    if own is not None and structures is not None:
+        _warn_of_leakage(own, known, listener, name)
+    other = None if ood is None else _spaced(_structures(ood, labels=()), max_data)
+    options = (QUICK if quick else FULL).model_copy(update={"seed": seed})
+    if picoseconds is not None:
+        options = options.model_copy(update={"nve_ps": picoseconds})
+    subject = Subject(name=name, calculator=calculator, model=own)
     return measure(
-        Subject(name=type(model).__name__, calculator=calculator, model=own),
-        labelled.structures,
-        data=labelled,
-        ood=None if ood is None else _structures(ood, labels=()),
-        backbone=backbone,
-        options=QUICK if quick else FULL,
-        listener=listener or Listener(),
+        subject, known.structures, data=data, ood=other, backbone=backbone, options=options, listener=listener
     )
 
 
+def _audited_structures(
+    model: Model | None, structures: Structures | None, name: str, max_data: int | None
+) -> tuple[LabelledStructures, LabelledStructures | None]:
+    """Structures, and labels: those given, or the test set of the model, or its training set without labels."""
+    if structures is not None:
+        given = _spaced(_structures(structures), max_data)
+        return given, given
+    if model is None:
+        raise DataError(f"{name}: missing structures to audit it on; give some with --data (structures=...)")
+    try:
+        test = _spaced(datasets.recorded_structures(model, "test"), max_data)
+        return test, test
+    except DataError:
+        pass
+    try:
+        return datasets.recorded_structures(model, "train", labelled=False), None
+    except DataError as error:
+        raise DataError(f"{name}: {error}; give some with --data (structures=...)") from None
+
+
+def _spaced(structures: LabelledStructures, at_most: int | None) -> LabelledStructures:
+    n = len(structures)
+    if at_most is None or n <= at_most:
+        return structures
+    return structures.subset(n * index // at_most for index in range(at_most))
+
+
 def compare(
-    config: "RunConfig | Mapping[str, Any] | Path | str",
+    config: RunConfig | Mapping[str, Any] | Path | str,
     methods: Sequence[str] = ("all",),
     *,
     overrides: Sequence[str] = (),
@@ -270,10 +322,9 @@ def compare(
         >>> for result in sf.compare("run.yaml", ["fixed_lnk", "llpr"], overrides=["output=compared"]):
         ...     print(result.method, result.record.metrics["forces_nll"])
     """
-    from sigmaff.runs.compare import compare as run
-    from sigmaff.runs.config import RunConfig
+    from sigmaff.runs import compare as comparison
 
-    return run(_settings(RunConfig, config, overrides), methods, listener or Listener(), force=force)
+    return comparison.compare(_settings(RunConfig, config, overrides), methods, listener or Listener(), force=force)
 
 
 def _settings(
@@ -284,6 +335,19 @@ def _settings(
             return config
         config = config.model_dump(mode="json")
     return read_config(kind, config if isinstance(config, Mapping) else Path(config), overrides)
+
+
+def _dataset(model: Model, structures: Structures, listener: Listener) -> GraphDataset:
+    """Labelled structures as graphs, with a warning if the model was trained on some of them."""
+    dataset = datasets.dataset_for(model, _structures(structures))
+    _warn_of_leakage(model, dataset.structures, listener)
+    return dataset
+
+
+def _warn_of_leakage(model: Model, structures: LabelledStructures, listener: Listener, name: str = "the model") -> None:
+    if n_leaked := datasets.leaked_structures(model, structures):
+        text = f"{name} was trained on {n_leaked} of these {len(structures)} structures: errors will look too small"
+        listener.warn(f"{structures.source}: {text}")
 
 
 def _structures(structures: Structures, labels: tuple[str, ...] = ("energy", "forces")) -> LabelledStructures:

@@ -110,8 +110,8 @@ def test_batch_size_changes_nothing(workspace: Workspace, summary: dict, tmp_pat
 
 def test_training_structures_are_noticed(workspace: Workspace) -> None:
     outcome = sigmaff("evaluate", workspace.model, workspace / "data.extxyz")
-    assert f"warning: {workspace / 'data.extxyz'}: the model was trained on 36 of these 60 structures" in outcome.err
-    assert "warning" not in sigmaff("evaluate", workspace.model, workspace / "test.extxyz").err
+    assert f"warning: {workspace / 'data.extxyz'}: the model was trained on 36 of these 60 structures" in outcome.out
+    assert "warning" not in sigmaff("evaluate", workspace.model, workspace / "test.extxyz").out
 
 
 def test_other_structures_need_no_labels(workspace: Workspace, tmp_path: Path) -> None:

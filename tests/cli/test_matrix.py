@@ -58,7 +58,7 @@ def test_info(cell: Cell) -> None:
     text = succeed("info", cell.model)
     assert cell.method.head.name in text
     assert "110 structures" in text
-    assert ("not calibrated" in text) == (not cell.method.has_forces_std)
+    assert ("not calibrated" in text) == ("forces" not in cell.method.std_of)
 
 
 def test_evaluate(cell: Cell) -> None:
@@ -67,20 +67,20 @@ def test_evaluate(cell: Cell) -> None:
     assert summary["n_structures"] == N_STRUCTURES
     assert math.isfinite(summary["energy_mae"])
     assert math.isfinite(summary["forces_mae"])
-    assert (summary["energy_nll"] is not None) == cell.method.has_energy_std
-    assert (summary["forces_nll"] is not None) == cell.method.has_forces_std
+    assert (summary["energy_nll"] is not None) == ("energy" in cell.method.std_of)
+    assert (summary["forces_nll"] is not None) == ("forces" in cell.method.std_of)
 
 
 def test_calibrate(cell: Cell) -> None:
     arguments = ("calibrate", cell.model, cell.data, "--method", "scalar", "--output", cell.output("new.sigmaff"))
-    if not cell.method.has_energy_std:
+    if "energy" not in cell.method.std_of:
         assert "neither" in fail(*arguments)
         return
     succeed(*arguments)
     header = read_header(cell.output("new.sigmaff"))
     assert header.energy_calibration is not None
     assert header.energy_calibration.n_samples == N_STRUCTURES
-    assert (header.forces_calibration is not None) == cell.method.has_forces_std
+    assert (header.forces_calibration is not None) == ("forces" in cell.method.std_of)
 
 
 def test_predict(cell: Cell) -> None:
@@ -89,9 +89,9 @@ def test_predict(cell: Cell) -> None:
     assert len(frames) == N_STRUCTURES
     for frame in frames:
         assert np.isfinite(frame.get_forces()).all()
-        assert ("energy_uncertainty" in frame.info) == cell.method.has_energy_std
-        assert ("forces_uncertainty" in frame.arrays) == cell.method.has_forces_std
-        assert ("energies_uncertainty" in frame.arrays) == cell.method.has_node_std
+        assert ("energy_uncertainty" in frame.info) == ("energy" in cell.method.std_of)
+        assert ("forces_uncertainty" in frame.arrays) == ("forces" in cell.method.std_of)
+        assert ("energies_uncertainty" in frame.arrays) == ("atom" in cell.method.std_of)
 
 
 def test_report(cell: Cell) -> None:
@@ -114,12 +114,12 @@ def test_md(cell: Cell) -> None:
     assert replica["ending"] == "finished"
     frames = ase.io.read(cell.output("md") / "trajectory-0.extxyz", ":")
     assert len(frames) == 6
-    assert ("forces_uncertainty" in frames[-1].arrays) == cell.method.has_forces_std
+    assert ("forces_uncertainty" in frames[-1].arrays) == ("forces" in cell.method.std_of)
 
 
 def test_select(cell: Cell) -> None:
     arguments = ("select", cell.model, cell.data, "-n", "2", "-o", cell.output("picked.extxyz"))
-    if not cell.method.has_forces_std:
+    if "forces" not in cell.method.std_of:
         assert "σ" in fail(*arguments)
         arguments += ("--method", "random")
     succeed(*arguments)
@@ -134,6 +134,6 @@ def test_calculator(cell: Cell) -> None:
     atoms.calc = Calculator(load(cell.model))
     assert atoms.get_potential_energy() == pytest.approx(written.get_potential_energy(), abs=1e-4)
     assert atoms.get_forces() == pytest.approx(written.get_forces(), abs=1e-4)
-    assert ("energy_uncertainty" in atoms.calc.results) == cell.method.has_energy_std
-    if cell.method.has_energy_std:
+    assert ("energy_uncertainty" in atoms.calc.results) == ("energy" in cell.method.std_of)
+    if "energy" in cell.method.std_of:
         assert atoms.calc.results["energy_uncertainty"] == pytest.approx(written.info["energy_uncertainty"], rel=1e-3)

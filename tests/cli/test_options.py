@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from cli_case import fail, sigmaff, succeed
 from sigmaff.cli.main import app
-from sigmaff.cli.reading import Reading
+from sigmaff.cli.options import Reading
 from sigmaff.config import read_config
 from sigmaff.errors import ConfigError
 from sigmaff.simulation.md import MDConfig

@@ -1,36 +1,41 @@
 """``sigmaff audit``: measure the six desiderata of a force field with error bars."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
-from sigmaff.cli.options import Device, Force, JsonOption, OodOption, Seed, console, progress, refuse_overwrites, say
-from sigmaff.cli.reading import Reading, warn_of_leakage
-from sigmaff.errors import ConfigError, DataError
+import sigmaff as sf
+from sigmaff.cli.options import Device, Force, JsonOption, OodOption, Reading, Seed, refuse_overwrites
+from sigmaff.cli.progress import console, progress, say
+from sigmaff.errors import ConfigError
+from sigmaff.files import atomic_write, write_json
 
 if TYPE_CHECKING:
-    from sigmaff.audit import Audit, Subject
-    from sigmaff.data import LabelledStructures
+    from ase.calculators.calculator import BaseCalculator
+
+    from sigmaff.audit import Audit
+
+ModelsArgument = Annotated[list[Path] | None, typer.Argument(help="model files, *.sigmaff", show_default=False)]
+Calculators = Annotated[
+    list[str] | None, typer.Option(help="any ASE calculator, module:factory (repeatable)", show_default=False)
+]
+Data = Annotated[
+    Path | None, typer.Option(help="labelled structures unseen by the models; default: each model's own test set")
+]
+Backbone = Annotated[Path | None, typer.Option(help="reference model without σ, for the accuracy and speed ratios")]
 
 
 def audit(
     context: typer.Context,
-    models: Annotated[list[Path] | None, typer.Argument(help="model files, *.sigmaff", show_default=False)] = None,
-    calculator: Annotated[
-        list[str] | None,
-        typer.Option(help="any ASE calculator, module:factory (repeatable)", show_default=False),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="labelled structures unseen by the models; default: each model's own test set")
-    ] = None,
+    models: ModelsArgument = None,
+    calculator: Calculators = None,
+    data: Data = None,
     ood: OodOption = None,
-    backbone: Annotated[
-        Path | None, typer.Option(help="reference model without σ, for the accuracy and speed ratios")
-    ] = None,
+    backbone: Backbone = None,
     json_output: JsonOption = None,
     html: Annotated[Path | None, typer.Option(help="write a report with plots to this HTML file")] = None,
     markdown: Annotated[Path | None, typer.Option(help="write the table and its explanations to this file")] = None,
@@ -42,35 +47,20 @@ def audit(
     force: Force = False,
 ) -> None:
     """Measure the six desiderata of a force field with error bars: of models and of ASE calculators."""
-    from sigmaff.audit import FULL, QUICK
-    from sigmaff.audit import audit as measure
-    from sigmaff.models.file import load
+    from sigmaff.data import read_structures
 
     refuse_overwrites([json_output, html, markdown], force)
     subjects = _subjects(models or [], calculator or [], device)
-    reading = Reading(**context.obj)
-    labelled = None if data is None else _read(reading, data, max_data, None)
-    other = None if ood is None else _read(reading, ood, max_data, ())
-    reference = None if backbone is None else load(backbone, device=device)
-    changes = {"seed": seed} | ({} if picoseconds is None else {"nve_ps": picoseconds})
-    options = (QUICK if quick else FULL).model_copy(update=changes)
-    audits = []
+    reading, audits = Reading(**context.obj), []
+    known = None if data is None else read_structures(reading.labelled(data))
+    other = None if ood is None else read_structures(reading.unlabelled(ood))
+    reference = None if backbone is None else sf.load(backbone, device=device)
+    measure = partial(
+        sf.audit, ood=other, backbone=reference, quick=quick, picoseconds=picoseconds, max_data=max_data, seed=seed
+    )
     with progress() as terminal:
-        for subject in subjects:
-            known, tested = (labelled, labelled) if labelled is not None else _own_structures(subject, max_data)
-            if subject.model is not None and labelled is not None:
-                warn_of_leakage(subject.model, labelled, terminal.warn, subject.name)
-            audits.append(
-                measure(
-                    subject,
-                    known.structures,
-                    data=tested,
-                    ood=other,
-                    backbone=reference,
-                    options=options,
-                    listener=terminal,
-                )
-            )
+        for name, subject in subjects:
+            audits.append(measure(subject, known, name=name, listener=terminal))
             _write(audits, json_output, html, markdown)  # after each subject: an interruption loses only the next one
     _print_result(audits)
     for path in (json_output, html, markdown):
@@ -78,21 +68,18 @@ def audit(
             say(str(path))
 
 
-def _subjects(models: Sequence[Path], calculators: Sequence[str], device: str) -> list["Subject"]:
+def _subjects(
+    models: Sequence[Path], calculators: Sequence[str], device: str
+) -> list[tuple[str, "sf.Model | BaseCalculator"]]:
     """Load all models and calculators first, so that a wrong name fails before the measurements."""
-    from sigmaff.audit import Subject, foreign_subject
-    from sigmaff.models.file import load
-    from sigmaff.simulation import Calculator
+    from sigmaff.audit import foreign_subject
 
     if not models and not calculators:
         raise ConfigError("nothing to audit: give model files or --calculator module:factory")
-    found = []
-    for path in models:
-        model = load(path, device=device)
-        found.append(
-            Subject(name=_model_name(path), calculator=Calculator(model, forces_uncertainty="none"), model=model)
-        )
-    return _with_unique_names([*found, *(foreign_subject(reference) for reference in calculators)])
+    loaded = [sf.load(path, device=device) for path in models]
+    foreign = [foreign_subject(reference) for reference in calculators]
+    names = _unique([_model_name(path) for path in models] + [subject.name for subject in foreign])
+    return list(zip(names, [*loaded, *(subject.calculator for subject in foreign)], strict=True))
 
 
 def _model_name(path: Path) -> str:
@@ -100,49 +87,18 @@ def _model_name(path: Path) -> str:
     return path.resolve().parent.name if path.stem == "model" else path.stem
 
 
-def _with_unique_names(subjects: Sequence["Subject"]) -> list["Subject"]:
-    names = [subject.name for subject in subjects]
+def _unique(names: list[str]) -> list[str]:
+    """Number names that occur several times."""
     return [
-        replace(subject, name=f"{subject.name} ({names[: index + 1].count(subject.name)})")
-        if names.count(subject.name) > 1
-        else subject
-        for index, subject in enumerate(subjects)
+        f"{name} ({names[: index + 1].count(name)})" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
     ]
-
-
-def _read(reading: Reading, path: Path, at_most: int, labels: tuple[str, ...] | None) -> "LabelledStructures":
-    from sigmaff.data import read_structures
-
-    return _spaced(read_structures(reading.source(path, labels=labels)), at_most)
-
-
-def _spaced(structures: "LabelledStructures", at_most: int) -> "LabelledStructures":
-    n = len(structures)
-    return structures if n <= at_most else structures.subset(n * index // at_most for index in range(at_most))
-
-
-def _own_structures(subject: "Subject", at_most: int) -> tuple["LabelledStructures", "LabelledStructures | None"]:
-    """Structures for a model without ``--data``, and labels: its test set; else its training set, without labels."""
-    from sigmaff.evaluation.datasets import recorded_structures
-
-    if subject.model is None:
-        raise DataError(f"{subject.name}: missing structures to audit it on; give some with --data")
-    try:
-        test = _spaced(recorded_structures(subject.model, "test"), at_most)
-        return test, test
-    except DataError:
-        pass
-    try:
-        return recorded_structures(subject.model, "train", labelled=False), None
-    except DataError as error:
-        raise DataError(f"{subject.name}: {error}; give some with --data") from None
 
 
 def _write(audits: Sequence["Audit"], json_output: Path | None, html: Path | None, markdown: Path | None) -> None:
     """Write the output files. The command has checked that they may be overwritten."""
     from sigmaff.audit import audit_content, audit_markdown
     from sigmaff.audit.page import write_audit_page
-    from sigmaff.files import atomic_write, write_json
 
     if json_output is not None:
         write_json(json_output, audit_content(audits), force=True)
@@ -161,9 +117,8 @@ def _print_result(audits: Sequence["Audit"]) -> None:
     header, *rows = audit_table(audits)
     if len(audits) > 2:
         rows = [[name, *(audit[name].mark for audit in audits)] for name in DESIDERATA]
-    table = Table(title="✓ holds   (✓) approximately   ✗ fails   – not applicable", title_justify="left")
-    for label in header:
-        table.add_column(label, no_wrap=label == header[0], overflow="fold")
+    columns = [Column(label, no_wrap=label == header[0], overflow="fold") for label in header]
+    table = Table(*columns, title="✓ holds   (✓) approximately   ✗ fails   – not applicable", title_justify="left")
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -1,23 +1,41 @@
-"""``sigmaff check``: what a data file contains."""
+"""``sigmaff check`` and ``info``: what a data file and what a model file contain."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from sigmaff.cli.options import DataArgument, Force, JsonOption, console, refuse_overwrites
-from sigmaff.cli.reading import Reading
+import sigmaff as sf
+from sigmaff.cli.options import DataArgument, Force, JsonOption, ModelArgument, Reading, refuse_overwrites
+from sigmaff.cli.progress import console
+from sigmaff.files import write_json
 
 
 def check(context: typer.Context, data: DataArgument, json_output: JsonOption = None, force: Force = False) -> None:
     """Summarize a data file and report problems in it."""
     from sigmaff.cli.tables import findings_table
     from sigmaff.data import check_structures, read_structures
-    from sigmaff.files import write_json
 
     refuse_overwrites([json_output], force)
-    findings = check_structures(read_structures(Reading(**context.obj).source(data, labels=())))
+    findings = check_structures(read_structures(Reading(**context.obj).unlabelled(data)))
     if json_output is not None:
         write_json(json_output, [asdict(finding) for finding in findings], force=force)
     console.print(findings_table(findings))
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)
+
+
+def info(
+    model: ModelArgument,
+    json_output: Annotated[bool, typer.Option("--json", help="print the whole header as JSON")] = False,
+) -> None:
+    """Show the architecture, training data and calibration of a model."""
+    from sigmaff.cli.tables import info_table
+    from sigmaff.models.file import read_header
+
+    header = read_header(model)
+    if json_output:
+        console.print_json(header.model_dump_json())
+        return
+    n_parameters = sum(parameter.numel() for parameter in sf.load(model).parameters())
+    console.print(info_table(header, n_parameters))

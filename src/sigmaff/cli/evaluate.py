@@ -1,32 +1,25 @@
-"""``sigmaff evaluate``, ``report`` and ``calibrate``: a model on labelled structures."""
+"""``sigmaff evaluate``, ``report``, ``calibrate`` and ``predict``: a model on a file of structures."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
+import sigmaff as sf
 from sigmaff.cli.options import (
     BatchSize,
     DataArgument,
     Device,
     Force,
-    ForcesStdOption,
+    ForcesStd,
     JsonOption,
     ModelArgument,
     OodOption,
-    console,
-    progress,
+    Reading,
     refuse_overwrites,
-    say,
-    warn,
 )
-from sigmaff.cli.reading import Reading, warn_of_leakage
-
-if TYPE_CHECKING:
-    from sigmaff.data import GraphDataset
-    from sigmaff.evaluation import Evaluation
-    from sigmaff.models import Model
-    from sigmaff.models.prediction import ForceStdMethod
+from sigmaff.cli.progress import console, progress, say
+from sigmaff.files import write_json
 
 
 def evaluate(
@@ -35,20 +28,19 @@ def evaluate(
     data: DataArgument,
     ood: OodOption = None,
     json_output: JsonOption = None,
-    forces_std: ForcesStdOption = "auto",
+    forces_std: ForcesStd = "auto",
     batch_size: BatchSize = 32,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
     """Compute the errors of a model on labelled structures, and metrics of its σ."""
     from sigmaff.cli.tables import metrics_table
-    from sigmaff.evaluation import summarize
-    from sigmaff.files import write_json
-    from sigmaff.models.file import load
 
     refuse_overwrites([json_output], force)
-    loaded = load(model, device=device)
-    summary = summarize(*_evaluations(loaded, data, ood, Reading(**context.obj), forces_std, batch_size))
+    loaded, reading = sf.load(model, device=device), Reading(**context.obj)
+    known, other = reading.labelled(data), None if ood is None else reading.unlabelled(ood)
+    with progress() as terminal:
+        summary = sf.evaluate(loaded, known, ood=other, forces_std=forces_std, batch_size=batch_size, listener=terminal)
     if json_output is not None:
         write_json(json_output, summary, force=force)
     console.print(metrics_table(summary, title=str(data)))
@@ -60,20 +52,22 @@ def report(
     data: DataArgument,
     output: Annotated[Path, typer.Argument(help="HTML file to write", show_default=False)],
     ood: OodOption = None,
-    forces_std: ForcesStdOption = "auto",
+    forces_std: ForcesStd = "auto",
     batch_size: BatchSize = 32,
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
     """Write an HTML report on the errors and the σ of a model on labelled structures."""
-    from sigmaff.models.file import load
+    from sigmaff.api import evaluations
     from sigmaff.report import model_facts, write_report
 
     refuse_overwrites([output], force)
-    loaded = load(model, device=device)
-    evaluations = _evaluations(loaded, data, ood, Reading(**context.obj), forces_std, batch_size)
+    loaded, reading = sf.load(model, device=device), Reading(**context.obj)
+    known, other = reading.labelled(data), None if ood is None else reading.unlabelled(ood)
+    with progress() as terminal:
+        found = evaluations(loaded, known, other, forces_std, batch_size, terminal)
     title = f"{model.stem} on {data.stem}"
-    write_report(output, *evaluations, title=title, model_info=model_facts(loaded), force=force)
+    write_report(output, *found, title=title, model_info=model_facts(loaded), force=force)
     say(f"report: {output}")
 
 
@@ -89,46 +83,45 @@ def calibrate(
     force: Force = False,
 ) -> None:
     """Calibrate the σ of a model on held-out structures and save the calibration in the model file."""
-    from sigmaff.evaluation.datasets import calibrate as fit
-    from sigmaff.models.file import load, save
-
     refuse_overwrites([output], force)
-    loaded = load(model, device=device)
-    dataset = _dataset(loaded, data, Reading(**context.obj))
+    loaded = sf.load(model, device=device)
     with progress() as terminal:
-        fit(loaded, dataset, method, terminal)
-    save(loaded, output or model, force=output is None or force)
-    for name, calibration in (("energy", loaded.energy_calibration), ("forces", loaded.forces_calibration)):
+        fitted = sf.calibrate(loaded, Reading(**context.obj).labelled(data), method=method, listener=terminal)
+    sf.save(loaded, output or model, force=output is None or force)
+    for name, calibration in zip(("energy", "forces"), fitted, strict=True):
         if calibration is not None:
             say(f"{name}: σ × {calibration.scale:.4g} ({calibration.method}, {calibration.n_samples} errors)")
     say(f"model: {output or model}")
 
 
-def _dataset(loaded: "Model", data: Path, reading: Reading) -> "GraphDataset":
+def predict(
+    context: typer.Context,
+    model: ModelArgument,
+    data: Annotated[Path, typer.Argument(help="file of structures; labels are ignored", show_default=False)],
+    output: Annotated[
+        Path, typer.Argument(help="file to write: .extxyz, .xyz or .traj; eV and eV/Å", show_default=False)
+    ],
+    forces_std: ForcesStd = "auto",
+    raw: Annotated[bool, typer.Option("--raw", help="write σ as it is before calibration")] = False,
+    batch_size: BatchSize = 32,
+    device: Device = "cpu",
+    force: Force = False,
+) -> None:
+    """Predict energies, forces and their σ, and write them to a file."""
     from sigmaff.data import read_structures
     from sigmaff.evaluation.datasets import dataset_for
+    from sigmaff.models import Uncalibrated
+    from sigmaff.simulation import output_format, predict_structures, write_structures
 
-    dataset = dataset_for(loaded, read_structures(reading.source(data)))
-    warn_of_leakage(loaded, dataset.structures, warn)
-    return dataset
-
-
-def _evaluations(
-    loaded: "Model", data: Path, ood: Path | None, reading: Reading, forces_std: "ForceStdMethod", batch_size: int
-) -> tuple["Evaluation", "Evaluation | None"]:
-    """Evaluations on labelled structures and, if given, on structures unlike the training set."""
-    from sigmaff.data import read_structures
-    from sigmaff.evaluation import evaluate as evaluate_model
-    from sigmaff.evaluation.datasets import foreign_dataset
-
-    dataset = _dataset(loaded, data, reading)
-    other = None if ood is None else foreign_dataset(loaded, read_structures(reading.source(ood, labels=())))
-
-    def evaluated(dataset: "GraphDataset", path: Path) -> "Evaluation":
-        terminal.stage(f"evaluating {path.name}")
-        return evaluate_model(
-            loaded, dataset, name=path.stem, forces_std=forces_std, batch_size=batch_size, listener=terminal
-        )
-
+    refuse_overwrites([output], force)
+    _, per_atom = output_format(output)
+    loaded = sf.load(model, device=device)
+    reading = Reading(**context.obj, energy_key="energy", forces_key="forces")  # REF_* stay in the file as they are
+    structures = read_structures(reading.unlabelled(data))
+    dataset = dataset_for(loaded, structures.without_labels())
     with progress() as terminal:
-        return evaluated(dataset, data), None if other is None or ood is None else evaluated(other, ood)
+        terminal.stage("predicting")
+        predictor = Uncalibrated(loaded) if raw else loaded
+        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
+    write_structures(output, predicted, force=force)
+    say(f"{len(predicted)} structures: {output}")

@@ -4,21 +4,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.table import Table
+from rich.table import Column
 
-from sigmaff.cli.options import (
-    ConfigArgument,
-    Device,
-    Force,
-    ModelArgument,
-    Seed,
-    SetOption,
-    console,
-    progress,
-    refuse_overwrites,
-    say,
-)
-from sigmaff.cli.reading import Reading
+import sigmaff as sf
+from sigmaff.cli.options import ConfigFile, Device, Force, ModelArgument, Reading, Seed, SetOption, refuse_overwrites
+from sigmaff.cli.progress import console, progress, say
+from sigmaff.config import read_config, validated
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
@@ -26,25 +17,22 @@ if TYPE_CHECKING:
 
 
 def learn(
-    config: ConfigArgument,
+    config: ConfigFile,
     set_: SetOption = None,
     output: Annotated[Path | None, typer.Option(help="directory of the campaign; overrides the file")] = None,
     scheduler: Annotated[
-        str | None,
-        typer.Option(help="Dask scheduler, tcp://host:port; its workers need the same file system"),
+        str | None, typer.Option(help="Dask scheduler, tcp://host:port; its workers need the same file system")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="delete a campaign with other settings and start again")
     ] = False,
 ) -> None:
     """Run active learning: explore, select, label, train. Rerun the same command to resume."""
-    from sigmaff.config import read_config
     from sigmaff.learning import CampaignConfig
-    from sigmaff.learning import learn as run_campaign
 
     settings = read_config(CampaignConfig, config, set_ or [], {"output": output, "cluster.scheduler": scheduler})
     with progress() as terminal:
-        result = run_campaign(settings, terminal, force=force)
+        result = sf.learn(settings, listener=terminal, force=force)
     _print_result(result)
 
 
@@ -70,12 +58,10 @@ def select(
     """
     import numpy as np
 
-    from sigmaff.config import validated
     from sigmaff.data import read_structures
     from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.learning import SelectConfig
     from sigmaff.learning import select as choose
-    from sigmaff.models.file import load
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrites([output], force)
@@ -83,8 +69,8 @@ def select(
         raise SigmaffError(f"{output}: selected structures are written as .extxyz, which keeps σ of every atom")
     window = {"lower": lower, "upper": np.inf if upper is None else upper}
     settings = validated(SelectConfig, {"n": n, "method": method} | window, "select")
-    loaded = load(model, device=device)
-    structures = read_structures(Reading(**context.obj).source(pool, labels=()))
+    loaded = sf.load(model, device=device)
+    structures = read_structures(Reading(**context.obj).unlabelled(pool))
     with progress() as terminal:
         terminal.stage("predicting σ of the candidates")
         dataset = dataset_for(loaded, structures)
@@ -96,9 +82,10 @@ def select(
 
 
 def _print_result(result: "CampaignResult") -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("round", "labels", "engine calls", "failed labels", "F MAE of new labels", "test F MAE (eV/Å)"):
-        table.add_column(column, justify="right")
+    from sigmaff.cli.tables import plain_table
+
+    columns = ("round", "labels", "engine calls", "failed labels", "F MAE of new labels", "test F MAE (eV/Å)")
+    table = plain_table(*(Column(name, justify="right") for name in columns))
     for figures in result.rounds:
         counts = (figures.round, figures.n_labels, figures.engine_calls, figures.n_set_aside)
         maes = (None if figures.fresh is None else figures.fresh.forces_mae, figures.test_value("forces_mae"))

@@ -9,16 +9,13 @@ from typer.core import TyperCommand, TyperGroup
 
 from sigmaff import __version__
 from sigmaff.cli.audit import audit
-from sigmaff.cli.check import check
-from sigmaff.cli.evaluate import calibrate, evaluate, report
-from sigmaff.cli.info import info
+from sigmaff.cli.check import check, info
+from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
 from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md, md_options
-from sigmaff.cli.methods import compare, ensemble, methods
-from sigmaff.cli.options import config_command, errors, say
-from sigmaff.cli.predict import predict
-from sigmaff.cli.reading import reading_command
-from sigmaff.cli.train import demo, train
+from sigmaff.cli.options import config_command, reading_command
+from sigmaff.cli.progress import errors, say
+from sigmaff.cli.train import compare, demo, ensemble, methods, train
 from sigmaff.errors import SigmaffError
 
 PAPER_COMMANDS = {

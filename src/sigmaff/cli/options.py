@@ -1,4 +1,4 @@
-"""Consoles, and the arguments and options that several commands share."""
+"""Arguments and options that several commands share."""
 
 from collections.abc import Callable, Collection
 from functools import cached_property
@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
-from rich.console import Console
-from rich.text import Text
 from typer.core import TyperCommand
 
-if TYPE_CHECKING:
-    from sigmaff.cli.progress import Terminal
+from sigmaff.config import Settings, validated
+from sigmaff.files import refuse_overwrite
 
-console = Console(highlight=False, markup=False, emoji=False)  # no markup: printed text contains paths of the user
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+if TYPE_CHECKING:
+    from sigmaff.data import DataSource
 
 ModelArgument = Annotated[Path, typer.Argument(help="model file, *.sigmaff", show_default=False)]
 DataArgument = Annotated[Path, typer.Argument(help="file of labelled structures", show_default=False)]
-ConfigArgument = Annotated[Path, typer.Argument(help="YAML file", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(help="YAML file", show_default=False)]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="override a key of the file: section.key=value (repeatable)")
 ]
@@ -30,7 +28,7 @@ JsonOption = Annotated[Path | None, typer.Option("--json", help="write the resul
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 Force = Annotated[bool, typer.Option("--force", help="overwrite existing files")]
 Seed = Annotated[int, typer.Option(min=0, help="random seed")]
-ForcesStdOption = Annotated[
+ForcesStd = Annotated[
     Literal["auto", "exact", "sampled", "none"], typer.Option("--forces-std", help="how to compute σ of the forces")
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="maximum number of structures per batch")]
@@ -59,15 +57,13 @@ def config_command(load: Callable[[], type[BaseModel]], only: Collection[str] | 
 
         def invoke(self, ctx: Any) -> Any:
             values = {option.name: ctx.params.pop(option.name) for option in self.config_options}
-            ctx.obj = {name: value for name, value in values.items() if _is_given(ctx, name)}
+            sources = {name: ctx.get_parameter_source(name) for name in values}
+            ctx.obj = {
+                name: values[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"
+            }
             return super().invoke(ctx)
 
     return ConfigCommand
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _options(fields: dict[str, FieldInfo]) -> list[Any]:
@@ -97,25 +93,41 @@ def _option_type(annotation: Any) -> Any:
     return kind | None if is_union else kind
 
 
-def progress() -> "Terminal":
-    """Progress on the console, to use in a ``with`` block."""
-    from sigmaff.cli.progress import Terminal
-
-    return Terminal(console)
-
-
 def refuse_overwrites(paths: Collection[Path | None], force: bool) -> None:
     """Raise an error before the work if an output file exists already."""
-    from sigmaff.files import refuse_overwrite
-
     for path in paths:
         if path is not None:
             refuse_overwrite(path, force)
 
 
-def say(text: str) -> None:
-    console.print(text, soft_wrap=True)
+OWN_UNIT = "default: the unit that the data files or their format state"
 
 
-def warn(text: str) -> None:
-    errors.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
+class Reading(Settings):
+    """The reading options of a command. ``None``: as the file or its format says."""
+
+    format: str = Field("auto", description="format of the data files; auto: by file extension")
+    energy_unit: str | None = Field(None, description=f"eV, kcal/mol, kJ/mol, Hartree, ...; {OWN_UNIT}")
+    length_unit: str | None = Field(None, description=f"Angstrom, Bohr or nm; {OWN_UNIT}")
+    energy_key: str | None = Field(None, description="name of the energy in the files; default: energy, REF_energy")
+    forces_key: str | None = Field(None, description="name of the forces in the files; default: forces, REF_forces")
+    energies_only: bool = Field(False, description="accept data files without forces")
+
+    def labelled(self, path: Path) -> "DataSource":
+        """A file of structures that all have energies and, unless ``energies_only``, forces."""
+        return self._source(path, ("energy",) if self.energies_only else ("energy", "forces"))
+
+    def unlabelled(self, path: Path) -> "DataSource":
+        """A file of structures; labels are optional."""
+        return self._source(path, ())
+
+    def _source(self, path: Path, labels: tuple[str, ...]) -> "DataSource":
+        from sigmaff.data import DataSource
+
+        content = self.model_dump(exclude={"energies_only"}) | {"path": path, "labels": labels}
+        return validated(DataSource, content, str(path))
+
+
+def reading_command(*only: str) -> type[TyperCommand]:
+    """A command class with the reading options; their values are in ``context.obj``."""
+    return config_command(lambda: Reading, only or None)

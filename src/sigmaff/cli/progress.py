@@ -1,7 +1,6 @@
-"""Progress on the terminal."""
+"""What the commands print: results, errors and progress."""
 
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -9,6 +8,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from sigmaff.progress import Listener
+
+console = Console(highlight=False, markup=False, emoji=False)  # no markup: printed text contains paths of the user
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 PLAIN_INTERVAL = 10.0
 """Seconds between lines where the output is not a terminal."""
@@ -37,9 +39,7 @@ class Terminal(Listener):
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
     def stage(self, text: str) -> None:
@@ -59,3 +59,12 @@ class Terminal(Listener):
         if not self.console.is_terminal and (is_news or now - self.last_line > PLAIN_INTERVAL or done == total):
             self.last_line = now
             self.console.print(f"  {self.text}: {done}/{total} {note}".rstrip(), soft_wrap=True)
+
+
+def progress() -> Terminal:
+    """Progress on the console, to use in a ``with`` block."""
+    return Terminal(console)
+
+
+def say(text: str) -> None:
+    console.print(text, soft_wrap=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ase.data import chemical_symbols
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from sigmaff.backbones import BackboneConfig
@@ -11,16 +11,17 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import Calibration
-from sigmaff.runs.compare import MethodResult, columns
+from sigmaff.runs.compare import MethodResult, comparison_rows
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
 
-MAIN_COLUMNS = ("MAE", "calibration", "AUROC", "ms")
+MAIN_COLUMNS = ("method", "MAE", "calibration", "AUROC", "ms")
 
 ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energies, unit of forces
     ("MAE", "mae", "eV", "eV/Å"),
+    ("", "mae", "kcal/mol", "kcal/mol/Å"),
     ("RMSE", "rmse", "eV", "eV/Å"),
     ("calibration score", "calibration", "", ""),
     ("  before calibration", "calibration_raw", "", ""),
@@ -34,27 +35,27 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energ
 )
 
 
+def plain_table(*columns: Column) -> Table:
+    """A table without lines, and without a header if no columns are named."""
+    return Table(*columns, show_header=bool(columns), box=None, padding=(0, 2, 0, 0))
+
+
 def metrics_table(summary: Summary, title: str) -> Table:
     """The main metrics of an evaluation; the JSON file has all."""
-    table = Table(title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
-    table.add_column("")
-    table.add_column("energy", justify="right")
-    table.add_column("forces", justify="right")
+    columns = ("", Column("energy", justify="right"), Column("forces", justify="right"))
+    table = Table(*columns, title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
     for label, measure, energy_unit, forces_unit in ROWS:
         energy, forces = summary.get(f"energy_{measure}"), summary.get(f"forces_{measure}")
         if energy is not None or forces is not None:
             table.add_row(label, _value(energy, energy_unit), _value(forces, forces_unit))
-        if measure == "mae":
-            table.add_row("", _in_kcal(energy, "kcal/mol"), _in_kcal(forces, "kcal/mol/Å"))
     if summary.get("stress_mae") is not None:
-        table.caption = (
-            f"stress: MAE {_value(summary['stress_mae'], 'eV/Å³')}, RMSE {_value(summary['stress_rmse'], 'eV/Å³')}"
-        )
+        mae, rmse = (_value(summary[f"stress_{measure}"], "eV/Å³") for measure in ("mae", "rmse"))
+        table.caption = f"stress: MAE {mae}, RMSE {rmse}"
     return table
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = plain_table()
     for finding in findings:
         severity = Text(finding.severity, style=COLORS[finding.severity])
         table.add_row(severity, Text(finding.code), Text(finding.message))
@@ -63,7 +64,7 @@ def findings_table(findings: Sequence[Finding]) -> Table:
 
 def info_table(header: Header, n_parameters: int) -> Table:
     """Summary of a model file."""
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = plain_table()
     statistics, record = header.statistics, header.record
     rows = {
         **_sampling(header),
@@ -90,21 +91,16 @@ def info_table(header: Header, n_parameters: int) -> Table:
 
 def methods_table(backbone: BackboneConfig) -> Table:
     """Every method with its cost, on this backbone, and the properties of its σ."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("method")
-    for column in ("trainings", "passes", "parameters"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("σ of", no_wrap=True)
-    table.add_column("σ ∝", no_wrap=True)
+    costs = [Column(name, justify="right", no_wrap=True) for name in ("trainings", "passes", "parameters")]
+    table = plain_table(Column("method"), *costs, Column("σ of", no_wrap=True), Column("σ ∝", no_wrap=True))
     for name, method in METHODS.items():
-        marks = (("E", method.has_energy_std), ("F", method.has_forces_std), ("atom", method.has_node_std))
         table.add_row(
             Text.assemble((name, "bold"), f"\n  {method.title}"),
             f"{method.n_trainings}",
             f"{method.n_passes}",
             f"{method.n_parameters(backbone):,}",
-            " ".join(quantity for quantity, has_std in marks if has_std) or "–",
-            method.growth if method.has_energy_std else "–",
+            " ".join({"energy": "E", "forces": "F"}.get(quantity, quantity) for quantity in method.std_of) or "–",
+            method.growth if "energy" in method.std_of else "–",
         )
     table.caption = Text(
         f"trainings: of a backbone, from scratch; passes: through the network for energies, forces and energy σ; "
@@ -117,13 +113,12 @@ def methods_table(backbone: BackboneConfig) -> Table:
 
 def comparison_table(results: Sequence[MethodResult]) -> Table:
     """The main metrics of a comparison; its files have all."""
-    measures = [column for column in columns(results) if column.label.startswith(MAIN_COLUMNS)]
-    table = Table(title="comparison", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for column in measures:
-        table.add_column(column.label, justify="right")
-    for result in results:
-        table.add_row(result.method, *(column.text(result) for column in measures))
+    rows = comparison_rows(results)
+    labels = [label for label in rows[0] if label.startswith(MAIN_COLUMNS)]
+    columns = [Column("method", no_wrap=True), *(Column(label, justify="right") for label in labels[1:])]
+    table = Table(*columns, title="comparison", title_justify="left")
+    for row in rows:
+        table.add_row(*(row[label] for label in labels))
     return table
 
 
@@ -147,8 +142,5 @@ def _calibration(calibration: Calibration | None) -> str:
 def _value(value: object, unit: str) -> str:
     if not isinstance(value, float | int):
         return "–"
-    return f"{value:.4g} {unit}" if unit else f"{value:.4f}"
-
-
-def _in_kcal(value: object, unit: str) -> str:
-    return "–" if not isinstance(value, float | int) else f"{value / KCAL_PER_MOL:.4g} {unit}"
+    size = KCAL_PER_MOL if unit.startswith("kcal") else 1.0
+    return f"{value / size:.4g} {unit}" if unit else f"{value:.4f}"

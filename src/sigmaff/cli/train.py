@@ -1,12 +1,16 @@
-"""``sigmaff train``, and ``sigmaff demo``, which trains on data that it makes itself."""
+"""``sigmaff train``, ``demo``, ``methods``, ``compare`` and ``ensemble``: make models."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sigmaff.cli.options import Force, SetOption, console, progress, say
-from sigmaff.errors import ConfigError
+import sigmaff as sf
+from sigmaff.cli.options import ConfigFile, Force, SetOption, refuse_overwrites
+from sigmaff.cli.progress import console, progress, say
+from sigmaff.config import print_defaults as defaults_text
+from sigmaff.config import read_config
+from sigmaff.errors import ConfigError, SigmaffError
 
 
 def train(
@@ -21,20 +25,17 @@ def train(
     force: Force = False,
 ) -> None:
     """Train, calibrate and test a model. Rerun the same command to resume."""
-    from sigmaff import config as configuration
     from sigmaff.cli.tables import metrics_table
     from sigmaff.runs.config import RunConfig
+    from sigmaff.runs.run import run
 
     if print_defaults:
-        console.print(configuration.print_defaults(RunConfig), end="", markup=False, soft_wrap=True)
+        console.print(defaults_text(RunConfig), end="", markup=False, soft_wrap=True)
         return
     if config is None:
         raise ConfigError("missing configuration file; 'sigmaff train --print-defaults' prints one to start from")
     options = {"output": output, "seed": seed, "training.accelerator": device}
-    settings = configuration.read_config(RunConfig, config, set_ or [], options)
-
-    from sigmaff.runs.run import run
-
+    settings = read_config(RunConfig, config, set_ or [], options)
     with progress() as terminal:
         result = run(settings, terminal, force=force)
     if result is None:
@@ -47,8 +48,7 @@ def train(
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="directory of the demo")] = Path("demo"),
-    force: Force = False,
+    output: Annotated[Path, typer.Option(help="directory of the demo")] = Path("demo"), force: Force = False
 ) -> None:
     """Label ethanol with GFN2-xTB, train and calibrate a model, test it on an unseen molecule. Takes minutes."""
     from sigmaff.cli.tables import metrics_table
@@ -58,3 +58,58 @@ def demo(
         summary, path = run_demo(output, terminal, force=force)
     console.print(metrics_table(summary, title="ethanol, held out; unseen molecule: dimethyl ether"))
     say(f"report: {path}")
+
+
+def methods(backbone: Annotated[str, typer.Option(help="backbone for the numbers of parameters")] = "schnet") -> None:
+    """List the uncertainty methods with their cost and properties."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from sigmaff.backbones import BACKBONES, BackboneConfig
+    from sigmaff.cli.tables import methods_table
+
+    try:
+        config = TypeAdapter[BackboneConfig](BackboneConfig).validate_python({"name": backbone})
+    except ValidationError:
+        raise SigmaffError(f"unknown backbone {backbone!r}; known: {', '.join(BACKBONES)}") from None
+    console.print(methods_table(config))
+
+
+def compare(
+    config: ConfigFile,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--methods", help="name of a method, see 'sigmaff methods' (repeatable); default: all"),
+    ] = None,
+    set_: SetOption = None,
+    output: Annotated[Path | None, typer.Option(help="directory of the comparison; overrides the file")] = None,
+    force: Force = False,
+) -> None:
+    """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
+    from sigmaff.cli.tables import comparison_table
+    from sigmaff.runs.compare import write_comparison
+    from sigmaff.runs.config import RunConfig
+
+    settings = read_config(RunConfig, config, set_ or [], {"output": output})
+    with progress() as terminal:
+        results = sf.compare(settings, methods or ["all"], listener=terminal, force=force)
+    paths = write_comparison(settings.output, results)
+    console.print(comparison_table(results))
+    say("\n".join(f"{path}" for path in paths))
+
+
+def ensemble(
+    models: Annotated[list[Path], typer.Argument(help="model files of the members", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="model file to write", show_default=False)],
+    force: Force = False,
+) -> None:
+    """Combine models into an ensemble, with σ from their disagreement. Calibrate it before use."""
+    from sigmaff.models import Ensemble
+    from sigmaff.models.file import load_potential
+    from sigmaff.models.record import MemberRecord, RunRecord
+
+    refuse_overwrites([output], force)
+    joined = Ensemble([load_potential(model) for model in models])
+    joined.record = RunRecord(members=[MemberRecord(file=str(model)) for model in models])
+    sf.save(joined, output, force=force)
+    say(f"ensemble of {len(models)} models: {output}")
+    say("its σ is not calibrated: run 'sigmaff calibrate' with held-out structures")

@@ -112,7 +112,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         other_members=others,
     )
     tensors = {
-        (f"member{number}." if number else "") + name: value.detach().cpu().contiguous()
+        _member(number) + name: value.detach().cpu().contiguous()
         for number, potential in enumerate(potentials)
         for name, value in potential.state_dict().items()
     }
@@ -147,6 +147,11 @@ def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
         return potentials[0] if header.mc_dropout is None else MonteCarloDropout(potentials[0], header.mc_dropout)
     except ConfigError as error:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
+
+
+def _member(number: int) -> str:
+    """Before the names of the tensors of a member."""
+    return f"member{number}." if number else ""
 
 
 def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
@@ -196,7 +201,7 @@ def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor
     fit = {} if header.record.fit is None else header.record.fit.model_dump()
     added = {}
     for number, part in enumerate(header.parts):
-        head, prefix = part.config.head, f"{_prefix(number)}head."
+        head, prefix = part.config.head, f"{_member(number)}head."
         if isinstance(head, LLPRConfig) or (isinstance(head, LNKConfig) and head.fit == "closed_form"):
             log_scale = tensors.get(f"{prefix}kernel.log_scale", torch.zeros((), dtype=torch.float64))
             added[f"{prefix}energy_noise"] = torch.exp(2.0 * log_scale) * fit.get("noise", 0.0)

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import atomic_write, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import load
-from sigmaff.models.record import RunRecord
+from sigmaff.models.record import Figures, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.report import write_table_page
 from sigmaff.runs.config import RunConfig
@@ -51,8 +50,7 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
         force: train the named methods again.
     """
     chosen = _in_order(set(names))
-    assert METHODS["ensemble"].ensemble is not None
-    methods = METHODS | ensemble_members(METHODS["ensemble"].ensemble.size)
+    methods = METHODS | ensemble_members(METHODS["ensemble"].n_members)
     jobs = method_jobs(methods, chosen, lambda method: method.settings(config), force=chosen if force else ())
     folder = JobFolder(config.output)
     results = run_jobs(jobs, folder, listener)
@@ -60,12 +58,7 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     listener.stage("timing")
     milliseconds = _milliseconds(models, config, listener)
     return [
-        _result(name, models[name], milliseconds[name], folder)
-        if name in models
-        else MethodResult(
-            method=name, title=METHODS[name].title, record=RunRecord(), milliseconds={}, failed=results[name].reason
-        )
-        for name in chosen
+        _result(name, folder, models.get(name), milliseconds.get(name, {}), results[name].reason) for name in chosen
     ]
 
 
@@ -88,7 +81,12 @@ def _milliseconds(models: Mapping[str, Model], config: RunConfig, listener: List
     return {name: {mode: 1e3 * seconds[name, mode] / len(structures) for mode in ("none", "auto")} for name in models}
 
 
-def _result(name: str, model: Model, milliseconds: dict[str, float], folder: JobFolder) -> MethodResult:
+def _result(
+    name: str, folder: JobFolder, model: Model | None, milliseconds: dict[str, float], failed: str | None
+) -> MethodResult:
+    title = METHODS[name].title
+    if model is None:
+        return MethodResult(method=name, title=title, record=RunRecord(), milliseconds={}, failed=failed)
     record = model.record
     parts = [record, *record.members]
     if METHODS[name].takes_backbone:
@@ -96,7 +94,7 @@ def _result(name: str, model: Model, milliseconds: dict[str, float], folder: Job
     trainings = [training for part in parts for training in (part.training, part.head_training) if training is not None]
     return MethodResult(
         method=name,
-        title=METHODS[name].title,
+        title=title,
         record=record,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
         training_seconds=sum(training.seconds for training in trainings),
@@ -105,83 +103,56 @@ def _result(name: str, model: Model, milliseconds: dict[str, float], folder: Job
     )
 
 
-Value = Callable[[MethodResult], float | None]
+METRICS: tuple[tuple[str, str, int, float], ...] = (  # label, measure, digits, unit in eV
+    ("MAE (kcal/mol, /Å)", "mae", 4, KCAL_PER_MOL),
+    ("calibration, raw", "calibration_raw", 3, 1.0),
+    ("calibration", "calibration", 3, 1.0),
+    ("NLL (eV, eV/Å)", "nll", 2, 1.0),
+    ("CRPS (kcal/mol, /Å)", "crps", 4, KCAL_PER_MOL),
+    ("Spearman", "spearman", 3, 1.0),
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """One measure of all methods: of energies and of forces, or of the whole model."""
-
-    label: str
-    values: tuple[Value, ...]
-    digits: int = 3
-
-    def text(self, result: MethodResult) -> str:
-        numbers = [None if result.failed is not None else value(result) for value in self.values]
-        if all(number is None for number in numbers):
-            return "–"
-        return " / ".join("–" if number is None else f"{number:.{self.digits}f}" for number in numbers)
-
-
-def _metrics(key: str, scale: float = 1.0) -> tuple[Value, ...]:
-    """Of energies, and of forces."""
-
-    def value(result: MethodResult, quantity: str) -> float | None:
-        number = (result.record.metrics or {}).get(f"{quantity}_{key}")
-        return scale * number if isinstance(number, float | int) else None
-
-    return partial(value, quantity="energy"), partial(value, quantity="forces")
-
-
-def _auroc(name: str) -> tuple[Value, ...]:
-    """By energy σ per atom, and by force σ."""
-    return (
-        lambda result: result.record.ood.get(name, {}).get("energy_auroc"),
-        lambda result: result.record.ood.get(name, {}).get("forces_auroc"),
-    )
-
-
-def columns(results: Sequence[MethodResult]) -> list[Column]:
-    """Return all measures, energies / forces, in kcal/mol and Å as in the literature."""
+def comparison_rows(results: Sequence[MethodResult]) -> list[dict[str, str]]:
+    """A row for each method, by label: energies / forces, in kcal/mol and Å as in the literature."""
     sets = dict.fromkeys(name for result in results for name in result.record.ood)
-    return [
-        Column(label="MAE (kcal/mol, /Å)", values=_metrics("mae", 1.0 / KCAL_PER_MOL), digits=4),
-        Column(label="calibration, raw", values=_metrics("calibration_raw")),
-        Column(label="calibration", values=_metrics("calibration")),
-        Column(label="NLL (eV, eV/Å)", values=_metrics("nll"), digits=2),
-        Column(label="CRPS (kcal/mol, /Å)", values=_metrics("crps", 1.0 / KCAL_PER_MOL), digits=4),
-        Column(label="Spearman", values=_metrics("spearman")),
-        *(Column(label=f"AUROC {name}", values=_auroc(name), digits=4) for name in sets),
-        Column(
-            label="ms: with energy σ / every σ",
-            values=(lambda result: result.milliseconds.get("none"), lambda result: result.milliseconds.get("auto")),
-            digits=2,
-        ),
-        Column(label="training (min)", values=(lambda result: result.training_seconds / 60,), digits=1),
-        Column(label="fit (s)", values=(lambda result: result.fit_seconds,), digits=0),
-        Column(label="parameters", values=(lambda result: result.n_parameters,), digits=0),
-    ]
+    return [_row(result, sets) for result in results]
+
+
+def _row(result: MethodResult, sets: Iterable[str]) -> dict[str, str]:
+    def text(digits: int, *numbers: object) -> str:
+        shown = [f"{number:.{digits}f}" if isinstance(number, float | int) else "–" for number in numbers]
+        return "–" if result.failed is not None or set(shown) == {"–"} else " / ".join(shown)
+
+    def pair(figures: Figures, measure: str, digits: int, unit: float = 1.0) -> str:
+        numbers = (figures.get(f"{quantity}_{measure}") for quantity in ("energy", "forces"))
+        return text(digits, *(number / unit if isinstance(number, float | int) else None for number in numbers))
+
+    metrics, ood, milliseconds = result.record.metrics or {}, result.record.ood, result.milliseconds
+    return {
+        "method": result.method,
+        **{label: pair(metrics, measure, digits, unit) for label, measure, digits, unit in METRICS},
+        **{f"AUROC {name}": pair(ood.get(name, {}), "auroc", 4) for name in sets},
+        "ms: with energy σ / every σ": text(2, milliseconds.get("none"), milliseconds.get("auto")),
+        "training (min)": text(1, result.training_seconds / 60),
+        "fit (s)": text(0, result.fit_seconds),
+        "parameters": text(0, result.n_parameters),
+    }
 
 
 def write_comparison(directory: Path, results: Sequence[MethodResult]) -> list[Path]:
     """Write ``comparison.json``, ``.md`` and ``.html``; replace existing files."""
     paths = [directory / f"comparison.{ending}" for ending in ("json", "md", "html")]
-    measures = columns(results)
-    rows = [
-        ["method", *(column.label for column in measures)],
-        *([result.method, *(column.text(result) for column in measures)] for result in results),
-    ]
+    by_label = comparison_rows(results)
+    rows = [list(by_label[0]), *(list(row.values()) for row in by_label)]
     failures = {result.method: result.failed for result in results if result.failed is not None}
-    write_json(paths[0], [_content(result) for result in results], force=True)
+    split = {"split"}  # every model file contains it
+    contents = [asdict(r) | {"record": r.record.model_dump(mode="json", exclude=split)} for r in results]
+    write_json(paths[0], contents, force=True)
     with atomic_write(paths[1], force=True) as temporary:
         temporary.write_text(_markdown(rows, failures), encoding="utf-8")
     write_table_page(paths[2], "Methods compared", rows, notes=failures, force=True)
     return paths
-
-
-def _content(result: MethodResult) -> dict[str, Any]:
-    """Without the split, which every model file contains."""
-    return asdict(result) | {"record": result.record.model_dump(mode="json", exclude={"split"})}
 
 
 def _markdown(rows: list[list[str]], failures: Mapping[str, str]) -> str:

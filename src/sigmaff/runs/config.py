@@ -17,10 +17,9 @@ class DataConfig(Settings):
     """Which structures to learn from."""
 
     source: DataSource = Field(description="the labelled structures: a path, or a path and how to read it")
-    split: SplitConfig = Field(default=SplitConfig(), description="which of them train, validate and test")
+    split: SplitConfig = Field(SplitConfig(), description="which of them train, validate and test")
     reference_energies: ReferenceEnergies = Field(
-        default="least_squares",
-        description="energy of each element: least_squares, isolated_atoms, or values in eV by symbol",
+        "least_squares", description="energy of each element: least_squares, isolated_atoms, or values in eV by symbol"
     )
 
 
@@ -28,16 +27,16 @@ class OtherStructures(Settings):
     """Structures unlike the training data, which σ should detect."""
 
     source: DataSource = Field(description="the structures: a path, or a path and how to read it; labels are optional")
-    n_structures: int | None = Field(default=1000, ge=1, description="number drawn at random; null: all")
-    seed: int = Field(default=0, ge=0, description="of the draw")
+    n_structures: int | None = Field(1000, ge=1, description="number drawn at random; null: all")
+    seed: int = Field(0, ge=0, description="of the draw")
 
 
 class EnsembleConfig(Settings):
     """An ensemble of potentials."""
 
-    size: int = Field(default=5, ge=2, le=1000, description="members, each from its own seed")
+    size: int = Field(5, ge=2, le=1000, description="members, each from its own seed")
     bootstrap: bool = Field(
-        default=False, description="train each on as many structures drawn with replacement from the training set"
+        False, description="train each on as many structures drawn with replacement from the training set"
     )
 
 
@@ -45,49 +44,46 @@ class RunConfig(Settings):
     """A whole training run."""
 
     data: DataConfig = Field(description="which structures to learn from")
-    model: PotentialConfig = Field(default=PotentialConfig(), description="what to train")
-    training: TrainingConfig = Field(default=TrainingConfig(), description="how to train the backbone")
+    model: PotentialConfig = Field(PotentialConfig(), description="what to train")
+    training: TrainingConfig = Field(TrainingConfig(), description="how to train the backbone")
     head_training: TrainingConfig | None = Field(
-        default=None,
+        None,
         description="settings for training the head on the trained backbone; null: as training, with the backbone's "
         "learning rate × 0.1 if it is trained further",
     )
     backbone_from: Path | None = Field(
-        default=None,
+        None,
         description="model file with a deterministic head; take its backbone instead of training one; for heads "
         "that come after the backbone",
     )
-    ensemble: EnsembleConfig | None = Field(default=None, description="train several and predict with all; null one")
+    ensemble: EnsembleConfig | None = Field(None, description="train several and predict with all; null one")
     mc_dropout: MonteCarloDropoutConfig | None = Field(
-        default=None, description="predict with dropout on, several times; needs model.backbone.dropout; null once"
+        None, description="predict with dropout on, several times; needs model.backbone.dropout; null once"
     )
     calibration: Literal[CalibrationMethod, "none"] = Field(
-        default="auto",
+        "auto",
         description="how σ is calibrated on the validation structures; auto learns the shape of the errors where there "
         "are 2000 of them, and one factor otherwise",
     )
-    ood: dict[str, OtherStructures] = Field(default={}, description="out-of-distribution sets by name, to test σ on")
-    output: Path = Field(default=Path("run"), description="directory of checkpoints, logs, model and metrics")
-    seed: int = Field(default=0, ge=0, description="of initial weights and of the order of batches")
+    ood: dict[str, OtherStructures] = Field({}, description="out-of-distribution sets by name, to test σ on")
+    output: Path = Field(Path("run"), description="directory of checkpoints, logs, model and metrics")
+    seed: int = Field(0, ge=0, description="of initial weights and of the order of batches")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Raise an error for contradictions before hours of training."""
         head = self.model.head
         if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.mean == "constant":
-            raise ValueError(
-                "model.head: mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
-            )
+            text = "mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
+            raise ValueError(f"model.head: {text}")
         if self.backbone_from is not None and not head.takes_backbone:
-            raise ValueError(
-                f"backbone_from: the {head.name} head is trained with its backbone from scratch; leave it out"
-            )
+            text = f"the {head.name} head is trained with its backbone from scratch; leave it out"
+            raise ValueError(f"backbone_from: {text}")
         if self.ensemble is not None and (self.mc_dropout is not None or self.backbone_from is not None):
             raise ValueError("ensemble goes neither with mc_dropout nor with backbone_from; choose one")
         if self.ensemble is not None and self.training.devices * self.training.n_nodes > 1:
-            raise ValueError(
-                "ensemble: on several devices train the members one by one, and join them with 'sigmaff ensemble'"
-            )
+            text = "on several devices train the members one by one, and join them with 'sigmaff ensemble'"
+            raise ValueError(f"ensemble: {text}")
         if self.mc_dropout is not None and getattr(self.model.backbone, "dropout", 0.0) == 0.0:
             raise ValueError("mc_dropout needs a network with dropout: set model.backbone.dropout above 0")
         return self

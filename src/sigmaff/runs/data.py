@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from sigmaff.data import (
     DatasetStatistics,
     GraphDataset,
@@ -20,9 +22,8 @@ from sigmaff.runs.config import RunConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """Structures, and how they are split."""
+    """The parts of a split, as graphs."""
 
-    structures: LabelledStructures
     split: Split
     train: GraphDataset
     validation: GraphDataset
@@ -45,23 +46,18 @@ def load_data(config: RunConfig) -> RunData:
 
 
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
-    """The parts of a split as a run takes them. An element that only a part that does not train has is an error."""
-    cutoff = config.model.backbone.cutoff
-    train = GraphDataset(structures.subset(split.train), cutoff)
-    validation = GraphDataset(structures.subset(split.validation), cutoff)
-    test = GraphDataset(structures.subset(split.test), cutoff) if len(split.test) else None
-    for part in (validation, test):
-        if part is not None:
+    """Return the parts of a split. An element that no training structure has is an error."""
+
+    def part(indices: np.ndarray) -> GraphDataset:
+        return GraphDataset(structures.subset(indices), config.model.backbone.cutoff)
+
+    train, validation = part(split.train), part(split.validation)
+    test = part(split.test) if len(split.test) else None
+    for other in (validation, test):
+        if other is not None:
             reason = "which no training structure of this split has"
-            require_elements(part.structures, train.structures.elements, reason=reason)
-    references = reference_energies(structures, config.data.reference_energies)
-    if config.data.reference_energies == "least_squares":
-        references = reference_energies(train.structures, "least_squares")
-    return RunData(
-        structures=structures,
-        split=split,
-        train=train,
-        validation=validation,
-        test=test,
-        statistics=compute_statistics(train, references),
-    )
+            require_elements(other.structures, train.structures.elements, reason=reason)
+    reference = config.data.reference_energies
+    references = reference_energies(train.structures if reference == "least_squares" else structures, reference)
+    statistics = compute_statistics(train, references)
+    return RunData(split=split, train=train, validation=validation, test=test, statistics=statistics)

@@ -1,7 +1,7 @@
 """The demonstration: from nothing to a calibrated force field and its report in minutes.
 
-Ethanol at 500 K is sampled and labelled on the spot with GFN2-xTB (tblite); dimethyl ether, its isomer, with the same
-atoms bonded in another way, is the molecule that the model has never seen.
+GFN2-xTB (tblite) samples and labels ethanol at 500 K. Dimethyl ether, its isomer, is the molecule that the model has
+never seen.
 """
 
 import os
@@ -25,7 +25,6 @@ from sigmaff.files import atomic_write
 from sigmaff.heads import LNKConfig
 from sigmaff.models import PotentialConfig
 from sigmaff.models.file import load
-from sigmaff.models.record import RunRecord
 from sigmaff.progress import Listener
 from sigmaff.report import model_facts, write_report
 from sigmaff.runs.config import DataConfig, RunConfig
@@ -35,7 +34,7 @@ from sigmaff.training import CosineSchedule, TrainingConfig
 TEMPERATURE = 500.0  # K
 STEP = 1.0  # fs
 SAMPLE_EVERY = 10  # steps
-EQUILIBRATION = 25  # samples thrown away
+EQUILIBRATION = 25  # samples left out
 N_REPLICAS, N_WORKERS = 6, 2
 N_ETHANOL, N_TRAIN, N_VALIDATION = 600, 400, 100
 N_ETHER = 120
@@ -43,55 +42,50 @@ N_ETHER = 120
 
 def demo_config(directory: Path) -> RunConfig:
     """A small SchNet, so that it trains in two minutes on two cores."""
+    source = DataSource(path=directory / "ethanol.extxyz")
+    backbone = SchNetConfig(n_hidden=64, n_filters=64, n_interactions=3, n_gaussians=32, cutoff=5.0)
+    schedule = CosineSchedule(warmup_steps=200)
+    training = TrainingConfig(
+        batch_size=10, max_epochs=160, validate_every=5, learning_rate=2e-3, schedule=schedule, threads=1
+    )
     return RunConfig(
-        data=DataConfig(
-            source=DataSource(path=directory / "ethanol.extxyz"),
-            split=SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION),
-        ),
-        model=PotentialConfig(
-            backbone=SchNetConfig(n_hidden=64, n_filters=64, n_interactions=3, n_gaussians=32, cutoff=5.0),
-            head=LNKConfig(),
-        ),
-        training=TrainingConfig(
-            batch_size=10,
-            max_epochs=160,
-            validate_every=5,
-            learning_rate=2e-3,
-            schedule=CosineSchedule(warmup_steps=200),
-            threads=1,
-        ),
+        data=DataConfig(source=source, split=SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION)),
+        model=PotentialConfig(backbone=backbone, head=LNKConfig()),
+        training=training,
         output=directory / "run",
     )
 
 
 def run_demo(directory: Path, listener: Listener | None = None, *, force: bool = False) -> tuple[Summary, Path]:
-    """Everything, or what is left of it after an interruption. Figures of the held-out set, and the report's path."""
+    """Run the demonstration, or resume it. Return the metrics of the held-out set and the path of the report."""
     listener = listener or Listener()
     for name, compound, n_frames in (("ethanol", "CH3CH2OH", N_ETHANOL), ("dimethyl_ether", "CH3OCH3", N_ETHER)):
         path = directory / f"{name}.extxyz"
         if force or not path.exists():
             listener.stage(f"labelling {name} with GFN2-xTB")
-            _write(path, sample(compound, n_frames, listener), force=force)
+            frames = sample(compound, n_frames, listener)
+            with atomic_write(path, force=force) as temporary:
+                write(temporary, frames, format="extxyz")
     result = run(demo_config(directory), listener, force=force)
     assert result is not None
     potential = load(result.model_path)
-    held_out = recorded_structures(potential, "test")
-    listener.stage("testing on ethanol")
-    ethanol = evaluate(potential, GraphDataset(held_out, potential.cutoff), name="ethanol", listener=listener)
-    listener.stage("testing on dimethyl ether")
-    unseen = GraphDataset(read_structures(directory / "dimethyl_ether.extxyz"), potential.cutoff)
-    ether = evaluate(potential, unseen, name="dimethyl ether", listener=listener)
-    report = directory / "report.html"
-    write_report(
-        report,
-        ethanol,
-        ether,
-        title="Ethanol, from GFN2-xTB labels to calibrated error bars",
-        model_info=model_facts(potential),
-        timings=_timings(potential.record, ethanol.seconds_per_structure),
-        force=True,
-    )
-    return summarize(ethanol, ether), report
+    held_out, unseen = recorded_structures(potential, "test"), read_structures(directory / "dimethyl_ether.extxyz")
+    evaluations = []
+    for name, structures in (("ethanol", held_out), ("dimethyl ether", unseen)):
+        listener.stage(f"testing on {name}")
+        dataset = GraphDataset(structures, potential.cutoff)
+        evaluations.append(evaluate(potential, dataset, name=name, listener=listener))
+    report, title = directory / "report.html", "Ethanol, from GFN2-xTB labels to calibrated error bars"
+    training, fit = potential.record.training, potential.record.fit
+    assert training is not None
+    assert fit is not None
+    timings = {
+        "training the backbone": training.seconds,
+        "fitting the LNK": fit.seconds,
+        "one structure: energy, forces and both σ": evaluations[0].seconds_per_structure,
+    }
+    write_report(report, *evaluations, title=title, model_info=model_facts(potential), timings=timings, force=True)
+    return summarize(*evaluations), report
 
 
 def sample(compound: str, n_frames: int, listener: Listener) -> list[Atoms]:
@@ -131,18 +125,3 @@ def simulate(compound: str, n_frames: int, seed: int) -> list[Atoms]:
 def _one_thread() -> None:
     """GFN2-xTB of a small molecule is many times slower on two threads than on one."""
     os.environ["OMP_NUM_THREADS"] = "1"
-
-
-def _write(path: Path, frames: list[Atoms], *, force: bool) -> None:
-    with atomic_write(path, force=force) as temporary:
-        write(temporary, frames, format="extxyz")
-
-
-def _timings(record: RunRecord, seconds_per_structure: float) -> dict[str, float]:
-    assert record.training is not None
-    assert record.fit is not None
-    return {
-        "training the backbone": record.training.seconds,
-        "fitting the LNK": record.fit.seconds,
-        "one structure: energy, forces and both σ": seconds_per_structure,
-    }

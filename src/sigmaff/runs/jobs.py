@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -30,8 +30,8 @@ class Job(Settings, ABC):
     kind: ClassVar[str]  # written to cell.json
 
     name: str = Field(description="its directory within the job folder")
-    after: tuple[str, ...] = Field(default=(), description="jobs whose results it needs")
-    needs: tuple[Path, ...] = Field(default=(), description="data files that it needs")
+    after: tuple[str, ...] = Field((), description="jobs whose results it needs")
+    needs: tuple[Path, ...] = Field((), description="data files that it needs")
 
     @abstractmethod
     def work(self, folder: "JobFolder", listener: Listener) -> dict[str, Any]:
@@ -90,22 +90,12 @@ class JobFolder:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["specification"] != job.specification():
             raise ConfigError(f"{path} was made with other settings or other data; choose another --output")
-        return JobResult(
-            name=job.name,
-            status="done",
-            seconds=content["seconds"],
-            warnings=tuple(content["warnings"]),
-            content=content["result"],
-        )
+        kept = {"seconds": content["seconds"], "warnings": tuple(content["warnings"]), "content": content["result"]}
+        return JobResult(name=job.name, status="done", **kept)
 
     def keep(self, job: Job, result: JobResult) -> None:
-        content = {
-            "specification": job.specification(),
-            "seconds": result.seconds,
-            "warnings": result.warnings,
-            "result": result.content,
-        }
-        write_json(self._file(job), content, force=True)
+        kept = {"seconds": result.seconds, "warnings": result.warnings, "result": result.content}
+        write_json(self._file(job), {"specification": job.specification()} | kept, force=True)
 
     def _file(self, job: Job) -> Path:
         return self.directory(job.name) / "cell.json"
@@ -168,13 +158,16 @@ def _blocked(job: Job, results: Results) -> JobResult:
 def _run_here(folder: JobFolder, listener: Listener, jobs: list[Job]) -> Iterator[JobResult]:
     for job in jobs:
         listener.stage(job.name)
-        began = time.monotonic()
         try:
-            content = job.work(folder, listener)
+            yield _finished(job, folder, listener)
         except SigmaffError as error:
             yield JobResult(name=job.name, status="failed", reason=str(error))
-        else:
-            yield JobResult(name=job.name, status="done", seconds=time.monotonic() - began, content=content)
+
+
+def _finished(job: Job, folder: JobFolder, listener: Listener) -> JobResult:
+    began = time.monotonic()
+    content = job.work(folder, listener)
+    return JobResult(name=job.name, status="done", seconds=time.monotonic() - began, content=content)
 
 
 def _run_on_workers(folder: JobFolder, listener: Listener, client: "Client", jobs: list[Job]) -> Iterator[JobResult]:
@@ -191,14 +184,7 @@ def _run_and_keep(folder: JobFolder, job: Job) -> JobResult:
     with folder_lock(folder.directory(job.name)):
         if (kept := folder.result(job)) is not None:
             return kept
-        began, listener = time.monotonic(), Collecting()
-        content = job.work(folder, listener)
-        result = JobResult(
-            name=job.name,
-            status="done",
-            seconds=time.monotonic() - began,
-            warnings=tuple(listener.texts),
-            content=content,
-        )
+        listener = Collecting()
+        result = replace(_finished(job, folder, listener), warnings=tuple(listener.texts))
         folder.keep(job, result)
         return result

@@ -28,13 +28,8 @@ Growth = Literal["n", "√n", "not by n"]
 """How energy σ grows with n distant copies of a structure."""
 
 DETERMINISTIC = DeterministicConfig()
-FOUR_ELEMENTS = DatasetStatistics(
-    elements=(1, 6, 7, 8),
-    reference_energies={1: 0.0, 6: 0.0, 7: 0.0, 8: 0.0},
-    scale=1.0,
-    mean_neighbors=1.0,
-    n_structures=1,
-)
+ELEMENTS = (1, 6, 7, 8)
+"""Elements of the models whose parameters are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,53 +52,38 @@ class Method:
         return self.head.takes_backbone and self.backbone is None
 
     @property
-    def trains_head(self) -> bool:
-        """Whether it trains its head in a loop, on a trained backbone."""
-        return self.head.trains_on_backbone
-
-    @property
-    def freezes_backbone(self) -> bool:
-        """Whether the backbone stays as it is while the head is trained."""
-        return "head" in self.head.stages
-
-    @property
     def sources(self) -> tuple[str, ...]:
         """Methods whose models it needs."""
         if self.ensemble is not None:
-            return tuple(ensemble_members(self.ensemble.size))
+            return tuple(ensemble_members(self.n_members))
         if self.sampled_from is not None:
             return (self.sampled_from,)
         return ("backbone",) if self.takes_backbone else ()
 
     @property
+    def n_members(self) -> int:
+        return 1 if self.ensemble is None else self.ensemble.size
+
+    @property
     def n_trainings(self) -> int:
         """Number of backbones that it trains if none is trained yet."""
-        if self.backbone is not None and not self.trains_head:
-            return 0
-        return 1 if self.ensemble is None else self.ensemble.size
+        return 0 if self.backbone is not None and not self.head.trains_on_backbone else self.n_members
 
     @property
     def n_passes(self) -> int:
         """Passes through a network for energies, forces and energy σ."""
-        if self.ensemble is not None:
-            return self.ensemble.size
-        return 1 if self.mc_dropout is None else self.mc_dropout.n_samples
+        return self.n_members if self.mc_dropout is None else self.mc_dropout.n_samples
 
     @property
-    def has_members(self) -> bool:
-        return self.ensemble is not None or self.mc_dropout is not None
-
-    @property
-    def has_energy_std(self) -> bool:
-        return self.has_members or HEADS[self.head.name].kind is not None
-
-    @property
-    def has_forces_std(self) -> bool:
-        return self.has_members or bool(HEADS[self.head.name].force_std_methods)
-
-    @property
-    def has_node_std(self) -> bool:
-        return self.has_members or HEADS[self.head.name].node_variance is not Head.node_variance
+    def std_of(self) -> list[str]:
+        """Quantities that have a σ: energy, forces, atom."""
+        head, has_members = HEADS[self.head.name], self.ensemble is not None or self.mc_dropout is not None
+        has_std = {
+            "energy": head.kind is not None,
+            "forces": bool(head.force_std_methods),
+            "atom": head.node_variance is not Head.node_variance,
+        }
+        return [quantity for quantity in has_std if has_members or has_std[quantity]]
 
     def n_parameters(self, backbone: BackboneConfig) -> int:
         """Count the parameters of all networks and heads, for four elements.
@@ -112,10 +92,13 @@ class Method:
             backbone: used if the method has no backbone of its own.
         """
         config = PotentialConfig(backbone=self.backbone or backbone, head=self.head)
+        references = dict.fromkeys(ELEMENTS, 0.0)
+        statistics = DatasetStatistics(
+            elements=ELEMENTS, reference_energies=references, scale=1.0, mean_neighbors=1.0, n_structures=1
+        )
         with torch.device("meta"):
-            potential = Potential(config, FOUR_ELEMENTS)
-        n_members = 1 if self.ensemble is None else self.ensemble.size
-        return n_members * sum(parameter.numel() for parameter in potential.parameters())
+            potential = Potential(config, statistics)
+        return self.n_members * sum(parameter.numel() for parameter in potential.parameters())
 
     def settings(self, run: RunConfig) -> RunConfig:
         """Return the run with this method. If the run has the same head, the settings of that head are kept."""
@@ -128,7 +111,7 @@ class Method:
             "model": run.model.model_copy(update={"backbone": backbone, "head": head}),
             "ensemble": self.ensemble,
             "mc_dropout": self.mc_dropout,
-            "head_training": run.head_training if self.trains_head else None,
+            "head_training": run.head_training if self.head.trains_on_backbone else None,
             "backbone_from": None,
             "seed": run.seed + self.seed,
             "ood": {} if self.seed else run.ood,
@@ -147,10 +130,7 @@ METHODS: dict[str, Method] = {
     "evidential": Method(title="evidential regression", head=EvidentialConfig(), growth="not by n"),
     "gmdn": Method(title="graph mixture density network", head=GMDNConfig(), growth="not by n"),
     "gp": Method(
-        title="exact GP, hand-crafted descriptor",
-        head=GPConfig(),
-        backbone=DescriptorConfig(),
-        growth="not by n",
+        title="exact GP, hand-crafted descriptor", head=GPConfig(), backbone=DescriptorConfig(), growth="not by n"
     ),
     "svgp": Method(
         title="sparse variational GP, raw coordinates",
@@ -169,9 +149,7 @@ METHODS: dict[str, Method] = {
         growth="not by n",
     ),
     "fixed_lnk_variational": Method(
-        title="fixed-LNK, variational",
-        head=PAPERS_LNK.model_copy(update={"freeze_backbone": True}),
-        growth="√n",
+        title="fixed-LNK, variational", head=PAPERS_LNK.model_copy(update={"freeze_backbone": True}), growth="√n"
     ),
     "fixed_lnk": Method(title="fixed-LNK, closed form", head=LNKConfig(), growth="n"),
     "llpr": Method(title="last-layer prediction rigidity", head=LLPRConfig(), growth="n"),

@@ -2,19 +2,23 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from sigmaff.errors import ConfigError
-from sigmaff.models.file import read_header
+from sigmaff.models import Ensemble, MonteCarloDropout
+from sigmaff.models.file import load, load_potential, read_header
+from sigmaff.models.record import MemberRecord, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
+from sigmaff.runs.data import RunData
 from sigmaff.runs.jobs import Job, JobFolder
 from sigmaff.runs.methods import Method
-from sigmaff.runs.run import RunResult, run, run_with
-from sigmaff.runs.stages import joining, sampling
+from sigmaff.runs.run import run
+from sigmaff.runs.stages import Made, make_model
 
 KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
 """Keys of the model's record that are part of the result."""
@@ -24,17 +28,21 @@ class ModelJob(Job):
     """Makes one model in its directory."""
 
     config: RunConfig = Field(description="settings; the output directory is that of the job")
-    force: bool = Field(default=False, exclude=True, description="replace a finished model")
+    force: bool = Field(False, exclude=True, description="replace a finished model")
 
     def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
-        result = self.make(self.config.model_copy(update={"output": folder.directory(self.name)}), folder, listener)
+        result = run(self.settings(folder), listener, force=self.force, make=partial(self.make, folder))
         if result is None:
             raise ConfigError("a job trains in one process: set training.devices to 1")
         record = read_header(result.model_path).record
         return {"data": str(self.config.data.source.path), **record.model_dump(mode="json", include=KEPT)}
 
+    def settings(self, folder: JobFolder) -> RunConfig:
+        return self.config.model_copy(update={"output": folder.directory(self.name)})
+
     @abstractmethod
-    def make(self, config: RunConfig, folder: JobFolder, listener: Listener) -> RunResult | None: ...
+    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made | None:
+        """The model and its record."""
 
 
 class TrainJob(ModelJob):
@@ -42,10 +50,14 @@ class TrainJob(ModelJob):
 
     kind: ClassVar[str] = "Trained"
 
-    def make(self, config: RunConfig, folder: JobFolder, listener: Listener) -> RunResult | None:
-        if self.after and config.model.head.takes_backbone:
-            config = config.model_copy(update={"backbone_from": folder.model(self.after[0])})
-        return run(config, listener, force=self.force)
+    def settings(self, folder: JobFolder) -> RunConfig:
+        config = super().settings(folder)
+        if not self.after or not config.model.head.takes_backbone:
+            return config
+        return config.model_copy(update={"backbone_from": folder.model(self.after[0])})
+
+    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made | None:
+        return make_model(config, data, listener, force=self.force)
 
 
 class EnsembleJob(ModelJob):
@@ -53,9 +65,9 @@ class EnsembleJob(ModelJob):
 
     kind: ClassVar[str] = "Joined"
 
-    def make(self, config: RunConfig, folder: JobFolder, listener: Listener) -> RunResult | None:
-        members = [folder.model(name) for name in self.after]
-        return run_with(joining(members), config, listener, force=self.force)
+    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made:
+        members = [load_potential(folder.model(name)) for name in self.after]
+        return Ensemble(members), RunRecord(members=[MemberRecord.of(member.record) for member in members])
 
 
 class DropoutJob(ModelJob):
@@ -63,8 +75,11 @@ class DropoutJob(ModelJob):
 
     kind: ClassVar[str] = "Sampled"
 
-    def make(self, config: RunConfig, folder: JobFolder, listener: Listener) -> RunResult | None:
-        return run_with(sampling(folder.model(self.after[0])), config, listener, force=self.force)
+    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made:
+        assert config.mc_dropout is not None
+        source = load(folder.model(self.after[0]))
+        (potential,) = source.potentials
+        return MonteCarloDropout(potential, config.mc_dropout), RunRecord.of(source.record)
 
 
 def method_jobs(
@@ -90,17 +105,10 @@ def method_jobs(
     jobs: list[Job] = []
     for name in _with_sources(methods, names):
         method = methods[name]
-        is_joined, is_sampled = method.ensemble is not None, method.sampled_from is not None
-        make = EnsembleJob if is_joined else DropoutJob if is_sampled else TrainJob
-        jobs.append(
-            make(
-                name=prefix + name,
-                after=tuple(prefix + source for source in method.sources) or after,
-                needs=needs,
-                config=configure(method),
-                force=name in force,
-            )
-        )
+        make = EnsembleJob if method.ensemble else DropoutJob if method.sampled_from else TrainJob
+        sources = tuple(prefix + source for source in method.sources) or after
+        config = configure(method)
+        jobs.append(make(name=prefix + name, after=sources, needs=needs, config=config, force=name in force))
     return jobs
 
 

@@ -16,16 +16,15 @@ from sigmaff.runs.config import RunConfig
 
 
 def check_unchanged(config: RunConfig, model_path: Path) -> RunRecord:
-    """The record of the model that this run made; raise an error if another run made it."""
+    """Return the record of the model that this run made; raise an error if another run made it."""
     record = read_header(model_path).record
-    refuse_changes(
-        model_path, _changes(record, config), "choose another output directory, or use --force to replace it"
-    )
+    remedy = "choose another output directory, or use --force to replace it"
+    refuse_changes(model_path, _changes(record, config), remedy)
     return record
 
 
 def record_of(config: RunConfig, split: Split, record: RunRecord) -> RunRecord:
-    """``record`` with the settings, data, date and versions of its run, for the model file."""
+    """Add the settings, data, date and versions of its run to a record, for the model file."""
     return record.model_copy(
         update={
             "config": config.model_dump(mode="json"),
@@ -41,16 +40,14 @@ def record_of(config: RunConfig, split: Split, record: RunRecord) -> RunRecord:
 def _decisive(config: RunConfig) -> dict[str, Any]:
     """The settings that decide the model: not where it is written, nor how fast."""
     content = config.model_dump(mode="json", exclude={"output", "training", "head_training"})
+    limits = {"max_epochs", "patience", "time_limit_minutes"}
     for name, training in (("training", config.training), ("head_training", config.head_training)):
-        limits = (
-            {} if training is None else training.model_dump(include={"max_epochs", "patience", "time_limit_minutes"})
-        )
-        content[name] = None if training is None else training.trajectory() | limits
+        content[name] = None if training is None else training.trajectory() | training.model_dump(include=limits)
     return content
 
 
 def _changes(record: RunRecord, config: RunConfig) -> list[str]:
-    """What changed of the settings and data that decide the model."""
+    """The settings and data that decide the model and have changed."""
     try:
         before = _decisive(RunConfig.model_validate(record.config))
     except ValidationError:

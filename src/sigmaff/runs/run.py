@@ -1,6 +1,7 @@
 """One run: labelled structures in, a calibrated force field out, in a directory that can be resumed."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,9 @@ from sigmaff.models import Model
 from sigmaff.models.file import save
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
-from sigmaff.runs.data import load_data
+from sigmaff.runs.data import RunData, load_data
 from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.runs.stages import Make, make_model
+from sigmaff.runs.stages import Made, make_model
 
 OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
 """Beginnings of the keys of a summary that compare two sets of structures."""
@@ -31,42 +32,43 @@ class RunResult:
     already_done: bool = False
 
 
-def run(config: RunConfig, listener: Listener | None = None, *, force: bool = False) -> RunResult | None:
+Make = Callable[[RunConfig, RunData, Listener], Made | None]
+"""Makes a model and its record; ``None`` in a helper process."""
+
+
+def run(
+    config: RunConfig, listener: Listener | None = None, *, force: bool = False, make: Make | None = None
+) -> RunResult | None:
     """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
 
     Arguments:
         config: settings; ``config.output`` is the directory of the run.
         listener: progress callbacks; ``None`` is silent.
         force: replace the model of another run in that directory.
+        make: makes the model; ``None``: train or solve it as ``config`` says.
 
     Returns ``None`` in the helper processes of a distributed training.
     """
     if config.head_training is not None and not config.model.head.trains_on_backbone:
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
-    return run_with(partial(make_model, force=force), config, listener, force=force)
-
-
-def run_with(
-    make: Make, config: RunConfig, listener: Listener | None = None, *, force: bool = False
-) -> RunResult | None:
-    """As ``run``, with another way to make the model."""
     listener = listener or Listener()
     model_path = config.output / "model.sigmaff"
     if model_path.exists() and not force:
         return _finished(config, model_path)
-    _refuse_foreign_files(config.output, force)
+    if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
+        for name in ("backbone.sigmaff", "metrics.json"):
+            refuse_overwrite(config.output / name, force)
     listener.stage(f"reading {config.data.source.path}")
     data = load_data(config)
     started = time.monotonic()
-    made = make(config, data, listener)
+    made = (make or partial(make_model, force=force))(config, data, listener)
     if made is None:
         return None
     model, record = made
     if config.calibration != "none" and model.kind is not None:
         calibrate(model, data.validation, config.calibration, listener)
-    if data.test is not None:
-        record = record.model_copy(update=_tested(config, model, data.test, listener))
-    record = record.model_copy(update={"seconds": time.monotonic() - started})
+    tested = {} if data.test is None else _tested(config, model, data.test, listener)
+    record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
     save(model, model_path, force=force)
     if record.metrics is not None:
@@ -80,13 +82,6 @@ def _finished(config: RunConfig, model_path: Path) -> RunResult:
     if metrics is not None and not metrics_path.exists():  # killed just before its last file
         write_json(metrics_path, metrics)
     return RunResult(model_path=model_path, metrics=metrics, already_done=True)
-
-
-def _refuse_foreign_files(directory: Path, force: bool) -> None:
-    """Raise an error if files are in the way that no run of this directory has written."""
-    if not any(directory.glob("**/checkpoint.safetensors")):
-        for name in ("backbone.sigmaff", "metrics.json"):
-            refuse_overwrite(directory / name, force)
 
 
 def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Listener) -> dict[str, object]:

@@ -1,49 +1,53 @@
-"""From structures to a model, stage by stage: backbone, head, members."""
+"""From structures to a model: the stages of a head in order, and the members of an ensemble."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from sigmaff.backbones import BackboneConfig
-from sigmaff.data import DatasetStatistics, GraphDataset
+from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError
-from sigmaff.heads import DeterministicConfig
-from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential
-from sigmaff.models.file import load, load_potential, save
+from sigmaff.heads import DeterministicConfig, Stage
+from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
+from sigmaff.models.file import load_potential, save
 from sigmaff.models.record import FitRecord, MemberRecord, RunRecord, TrainingRecord
 from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.progress import Listener
 from sigmaff.runs.config import EnsembleConfig, RunConfig
 from sigmaff.runs.data import RunData
 from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.training import TrainingConfig, TrainingDivergedError, TrainingResult
+from sigmaff.training import TrainingConfig, TrainingDivergedError
 
 SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
 
 
-Make = Callable[[RunConfig, RunData, Listener], tuple[Model, RunRecord] | None]
-"""Make a model and its record from settings and structures; ``None`` in a helper process."""
-Members = Iterable[Potential | TrainingDivergedError]
-"""The members of an ensemble in order, or the error of one that could not be trained."""
+Made = tuple[Model, RunRecord]
 
 
-def make_model(config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> tuple[Model, RunRecord] | None:
+def make_model(config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> Made | None:
+    """Train or solve the model of a run. ``None`` in a helper process of a distributed training."""
     if config.ensemble is not None:
-        return make_ensemble(config.ensemble, _one_by_one(config, config.ensemble, data, listener, force), listener)
-    made = _make_potential(config, data, listener, force=force)
+        return make_ensemble(config.ensemble, _members(config, config.ensemble.size, data, listener, force), listener)
+    made = _make_potential(config, data, listener, force)
     if made is None or config.mc_dropout is None:
         return made
     potential, record = made
     return MonteCarloDropout(potential, config.mc_dropout), record
 
 
-def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) -> tuple[Ensemble, RunRecord]:
-    """Leave out members that could not be trained, with a warning."""
+def make_ensemble(
+    config: EnsembleConfig, members: Iterable[Potential | TrainingDivergedError], listener: Listener
+) -> tuple[Ensemble, RunRecord]:
+    """Join members. Leave out those that could not be trained, with a warning.
+
+    Arguments:
+        members: in order; the error of a member that could not be trained.
+    """
     trained: list[Potential] = []
     records: list[MemberRecord] = []
     for number, member in enumerate(members):
@@ -61,38 +65,15 @@ def make_ensemble(config: EnsembleConfig, members: Members, listener: Listener) 
     return Ensemble(trained), RunRecord(members=records)
 
 
-def _one_by_one(
-    config: RunConfig, ensemble: EnsembleConfig, data: RunData, listener: Listener, force: bool
+def _members(
+    config: RunConfig, size: int, data: RunData, listener: Listener, force: bool
 ) -> Iterator[Potential | TrainingDivergedError]:
-    for number in range(ensemble.size):
-        listener.stage(f"member {number + 1} of {ensemble.size}")
+    for number in range(size):
+        listener.stage(f"member {number + 1} of {size}")
         try:
             yield make_member(config, number, data, listener, force=force)
         except TrainingDivergedError as error:
             yield error
-
-
-def joining(members: Sequence[Path]) -> Make:
-    """An ensemble of potentials from their files."""
-
-    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, RunRecord]:
-        potentials = [load_potential(path) for path in members]
-        return Ensemble(potentials), RunRecord(members=[MemberRecord.of(potential.record) for potential in potentials])
-
-    return make
-
-
-def sampling(source: Path) -> Make:
-    """The model of a file, predicting with dropout as the run has it."""
-
-    def make(config: RunConfig, data: RunData, listener: Listener) -> tuple[Model, RunRecord]:
-        assert config.mc_dropout is not None
-        model = load(source)
-        potential = model.potential if isinstance(model, MonteCarloDropout) else model
-        assert isinstance(potential, Potential)
-        return MonteCarloDropout(potential, config.mc_dropout), RunRecord.of(model.record)
-
-    return make
 
 
 def member_file(config: RunConfig, number: int) -> Path:
@@ -112,7 +93,7 @@ def make_member(config: RunConfig, number: int, data: RunData, listener: Listene
     if config.ensemble.bootstrap:
         drawn = np.random.default_rng([config.seed, number]).integers(len(data.train), size=len(data.train))
         data = replace(data, train=GraphDataset(data.train.structures.subset(drawn), data.train.cutoff))
-    made = _make_potential(own, data, listener, force=force)
+    made = _make_potential(own, data, listener, force)
     assert made is not None  # an ensemble is never distributed
     potential, record = made
     potential.record = record_of(own, data.split, record)
@@ -122,117 +103,118 @@ def make_member(config: RunConfig, number: int, data: RunData, listener: Listene
 
 @torch.random.fork_rng(devices=[])  # the random numbers of the caller stay as they were
 def _make_potential(
-    config: RunConfig, data: RunData, listener: Listener, *, force: bool
+    config: RunConfig, data: RunData, listener: Listener, force: bool
 ) -> tuple[Potential, RunRecord] | None:
-    """A trained and fitted potential, and its record."""
-    stages, record = config.model.head.stages, dict[str, TrainingRecord | FitRecord]()
-    potential, trained = _backbone(config, data, listener, force=force)
-    if trained is not None:
-        record["training"] = _training_record(trained)
-    if config.model.head.trains_on_backbone:
-        potential, trained = _train_head(config, potential, data, listener, force=force)
-        record["head_training"] = _training_record(trained)
-    if trained is not None and not trained.is_main_process:
-        return None
-    if "solve" in stages:
-        potential, record["fit"] = _solve_head(config, potential, data, listener)
-    return potential, RunRecord.model_validate(record)
+    """Execute the stages of the head in order. ``None`` in a helper process."""
+    stages = _Stages(config, data, listener, force)
+    potential: Potential | None = None
+    for stage in config.model.head.stages:
+        potential = stages.execute(stage, potential)
+    assert potential is not None
+    return (potential, RunRecord.model_validate(stages.record)) if stages.is_main_process else None
 
 
-def _backbone(
-    config: RunConfig, data: RunData, listener: Listener, *, force: bool
-) -> tuple[Potential, TrainingResult | None]:
-    """The trained potential: with its own readout first where the head comes second.
+@dataclass
+class _Stages:
+    """Each stage takes the potential of the stage before and returns its own."""
 
-    A backbone from a file, or one without weights, is not trained.
-    """
-    two_stages = config.model.head.takes_backbone
-    if config.backbone_from is not None:
-        return _backbone_from(config, config.backbone_from, data.statistics), None
-    model = config.model.model_copy(update={"head": DeterministicConfig()}) if two_stages else config.model
-    torch.default_generator.manual_seed(config.seed)
-    potential = Potential(model, data.statistics)
-    if two_stages and not list(potential.backbone.parameters()):
-        return potential, None
-    if not two_stages:
-        _initialize_head(potential, data.train)
-    listener.stage("training the backbone" if two_stages else "training")
-    result = _train(potential, data, config.training, config.output / "backbone", config.seed, listener, force=force)
-    if two_stages and result.is_main_process:
-        save(potential, config.output / "backbone.sigmaff", force=True)
-    return potential, result
+    config: RunConfig
+    data: RunData
+    listener: Listener
+    force: bool
+    record: dict[str, TrainingRecord | FitRecord] = field(default_factory=dict)
+    is_main_process: bool = True  # False in a helper process of a distributed training
+
+    def execute(self, stage: Stage, before: Potential | None) -> Potential:
+        if before is None:
+            return self._backbone() if stage == "backbone" else self._from_scratch()
+        return {"joint": self._joint, "head": self._head, "solve": self._solve}[stage](before)
+
+    def _backbone(self) -> Potential:
+        """A backbone with its own readout: from a file, or trained if it has weights."""
+        config = self.config
+        if config.backbone_from is not None:
+            return _backbone_from(config, config.backbone_from, self.data)
+        potential = self._new(config.model.model_copy(update={"head": DeterministicConfig()}))
+        if list(potential.backbone.parameters()):
+            self._train("training the backbone", potential, config.training, "backbone")
+            if self.is_main_process:
+                save(potential, config.output / "backbone.sigmaff", force=True)
+        return potential
+
+    def _from_scratch(self) -> Potential:
+        potential = self._new(self.config.model)
+        self._initialize_head(potential)
+        return self._train("training", potential, self.config.training, "backbone")
+
+    def _joint(self, backbone: Potential) -> Potential:
+        training = self.config.training
+        slower = training.model_copy(update={"learning_rate": SECOND_LEARNING_RATE * training.learning_rate})
+        return self._train_on("training backbone and head", backbone, slower, freeze=False)
+
+    def _head(self, backbone: Potential) -> Potential:
+        return self._train_on("training the head", backbone, self.config.training, freeze=True)
+
+    def _solve(self, backbone: Potential) -> Potential:
+        if not self.is_main_process:
+            return backbone
+        self.listener.stage("fitting the head")
+        started = time.monotonic()
+        head, seed, data = self.config.model.head, self.config.seed, self.data
+        potential, summary = solve_head(backbone, head, data.train, data.validation, seed=seed, listener=self.listener)
+        self.record["fit"] = FitRecord(**asdict(summary), seconds=time.monotonic() - started)
+        return potential
+
+    def _new(self, model: PotentialConfig) -> Potential:
+        torch.default_generator.manual_seed(self.config.seed)
+        return Potential(model, self.data.statistics)
+
+    def _initialize_head(self, potential: Potential) -> None:
+        """Inducing points on the embeddings of the training structures."""
+        potential.head.initialize(*LabelledObservations(potential.eval(), self.data.train).embeddings())
+
+    def _train_on(self, text: str, backbone: Potential, training: TrainingConfig, *, freeze: bool) -> Potential:
+        potential = backbone.with_head(self.config.model.head)
+        self._initialize_head(potential)
+        settings = (self.config.head_training or training).model_copy(update={"freeze_backbone": freeze})
+        return self._train(text, potential, settings, "head")
+
+    def _train(self, text: str, potential: Potential, training: TrainingConfig, folder: str) -> Potential:
+        from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
+
+        self.listener.stage(text)
+        directory, seed = self.config.output / folder, self.config.seed
+        train_set, held_out = self.data.train, self.data.validation
+        result = train(
+            potential, train_set, held_out, training, directory, seed=seed, listener=self.listener, force=self.force
+        )
+        self.is_main_process = result.is_main_process
+        self.record["training" if folder == "backbone" else "head_training"] = TrainingRecord(
+            best_epoch=result.best_epoch,
+            best_validation_loss=result.best_validation_loss,
+            n_epochs=len(result.history),
+            seconds=result.seconds,
+            stopped_because=result.stopped_because,
+        )
+        return potential
 
 
-def _backbone_from(config: RunConfig, path: Path, statistics: DatasetStatistics) -> Potential:
+def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     potential = load_potential(path)
     if not isinstance(potential.config.head, DeterministicConfig):
         raise ConfigError(
             f"{path}: backbone_from takes a model with a deterministic head, such as the backbone.sigmaff of a run"
         )
-    if not _same_weights(potential.config.backbone, config.model.backbone):
+    if _without_dropout(potential.config.backbone) != _without_dropout(config.model.backbone):
         raise ConfigError(f"{path}: its backbone has other settings than model.backbone of this run")
-    if not set(statistics.elements) <= set(potential.elements):
+    if not set(data.statistics.elements) <= set(potential.elements):
         raise ConfigError(f"{path}: it does not know all elements of the training structures of this run")
-    wanted = config.model.model_copy(update={"head": potential.config.head})
-    taken = Potential(wanted, potential.statistics)
+    taken = Potential(config.model.model_copy(update={"head": potential.config.head}), potential.statistics)
     taken.set_precision(potential.dtype)
     taken.load_state_dict(potential.state_dict())
     return taken
 
 
-def _same_weights(one: BackboneConfig, other: BackboneConfig) -> bool:
-    """Whether two backbones differ at most in dropout, which has no weights."""
-    return one.model_dump(exclude={"dropout"}) == other.model_dump(exclude={"dropout"})
-
-
-def _train_head(
-    config: RunConfig, backbone: Potential, data: RunData, listener: Listener, *, force: bool
-) -> tuple[Potential, TrainingResult]:
-    frozen = "head" in config.model.head.stages
-    listener.stage("training the head" if frozen else "training backbone and head")
-    potential = backbone.with_head(config.model.head)
-    _initialize_head(potential, data.train)
-    slower = {"learning_rate": SECOND_LEARNING_RATE * config.training.learning_rate}
-    settings = config.head_training or config.training.model_copy(update={} if frozen else slower)
-    settings = settings.model_copy(update={"freeze_backbone": frozen})
-    return potential, _train(potential, data, settings, config.output / "head", config.seed, listener, force=force)
-
-
-def _solve_head(
-    config: RunConfig, backbone: Potential, data: RunData, listener: Listener
-) -> tuple[Potential, FitRecord]:
-    listener.stage("fitting the head")
-    started = time.monotonic()
-    head, seed = config.model.head, config.seed
-    potential, summary = solve_head(backbone, head, data.train, data.validation, seed=seed, listener=listener)
-    return potential, FitRecord(**asdict(summary), seconds=time.monotonic() - started)
-
-
-def _initialize_head(potential: Potential, train: GraphDataset) -> None:
-    """Inducing points on the embeddings of the training structures."""
-    potential.head.initialize(*LabelledObservations(potential.eval(), train).embeddings())
-
-
-def _train(
-    potential: Potential,
-    data: RunData,
-    training: TrainingConfig,
-    directory: Path,
-    seed: int,
-    listener: Listener,
-    *,
-    force: bool,
-) -> TrainingResult:
-    from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
-
-    return train(potential, data.train, data.validation, training, directory, seed=seed, listener=listener, force=force)
-
-
-def _training_record(result: TrainingResult) -> TrainingRecord:
-    return TrainingRecord(
-        best_epoch=result.best_epoch,
-        best_validation_loss=result.best_validation_loss,
-        n_epochs=len(result.history),
-        seconds=result.seconds,
-        stopped_because=result.stopped_because,
-    )
+def _without_dropout(backbone: BackboneConfig) -> dict[str, object]:
+    """The settings that decide the weights."""
+    return backbone.model_dump(exclude={"dropout"})

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sigmaff.cli.options import console
+from sigmaff.cli.progress import Terminal, console
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours. Rerun the same command to resume."""
-    from sigmaff.cli.progress import Terminal
     from sigmaff.tasks import ClusterConfig
     from sigmaff_paper.experiments.reproduce import reproduce as run_experiment
     from sigmaff_paper.experiments.reproduce import without_result

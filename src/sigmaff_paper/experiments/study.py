@@ -101,9 +101,9 @@ class Study:
         )
         config = method.settings(run)
         config = config.model_copy(update={"model": self._with_inducing_points(config.model)})
-        if not method.trains_head:
+        if not method.head.trains_on_backbone:
             return config
-        second = head_training(self.scale, self.kind, self.backbone, frozen=method.freezes_backbone)
+        second = head_training(self.scale, self.kind, self.backbone, frozen="head" in method.head.stages)
         return config.model_copy(update={"head_training": second})
 
     def _source(self, data: DataFolders) -> DataSource:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sigmaff.cli.options import console
+from sigmaff.cli.progress import Terminal, console
 
 app = typer.Typer(
     help="Generate data sets: structures from SMILES, labelled by a QM engine.",
@@ -43,7 +43,6 @@ def qm7x_like(
     """Generate relaxed and displaced conformers, as in QM7-X. Rerun the same command to resume."""
     from pydantic import ValidationError
 
-    from sigmaff.cli.progress import Terminal
     from sigmaff.data.labelling import EngineConfig
     from sigmaff.errors import ConfigError
     from sigmaff.tasks import ClusterConfig
