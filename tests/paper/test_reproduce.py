@@ -183,8 +183,8 @@ def cluster() -> Iterator[ClusterConfig]:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick scale, quicker."""
     backbone = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
-    quick = settings.Quick(epochs=2, head_epochs=1, batch_size=10, warmup_steps=2)
-    sizes = settings.Sizes(n_train=30, n_validation=14, n_test=12, n_ood=6)
+    quick = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2)
+    sizes = published.Sizes(batch_size=10, n_train=30, n_validation=14, n_test=12, n_ood=6)
     monkeypatch.setitem(settings.BACKBONES["quick"], "schnet", backbone)
     monkeypatch.setitem(settings.SIZES["quick"], "qm7x", sizes)
     monkeypatch.setitem(settings.QUICK, "qm7x", quick)

@@ -151,7 +151,7 @@ def _of_quick_scale(kind: Kind, backbones: Iterable[str]) -> list[str]:
     sizes, published, quick = SIZES["quick"][kind], SIZES["paper"][kind], QUICK[kind]
     notes = [
         f"Scale quick: {sizes.n_train} structures to train and {sizes.n_validation} to validate (paper: "
-        f"{published.n_train} and {published.n_validation}), {quick.epochs} epochs in batches of {quick.batch_size}."
+        f"{published.n_train} and {published.n_validation}), {quick.epochs} epochs in batches of {sizes.batch_size}."
     ]
     if quick.forces_weight is not None:
         notes.append(
