@@ -111,7 +111,7 @@ def test_processes_at_paper_scale_are_those_of_its_table():
             assert second.head_learning_rate == published.FIXED_LNK[kind].learning_rate
         if recipe == "lnk-5":
             assert second is not None
-            assert second.learning_rate == published.LNK["qm7x"].learning_rate
+            assert second.learning_rate == published.LNK.learning_rate
     aspirin = Study(scale="paper", dataset="aspirin", backbone="schnet", methods=("fixed-lnk",)).jobs(NOWHERE)[-1]
     assert isinstance(aspirin, TrainJob)
     assert isinstance(aspirin.config.model.head, LNKConfig)

@@ -191,14 +191,6 @@ def present_parameters(results: Results, scale: Scale) -> Report:
 
 
 EXPERIMENTS = {
-    "speed": Experiment(
-        title="time of a prediction", shows="Table 6", jobs=_speed_jobs, present=present_speed, quick_minutes=1
-    ),
-    "parameters": Experiment(
-        title="numbers of parameters",
-        shows="Table 11",
-        jobs=_parameters_jobs,
-        present=present_parameters,
-        quick_minutes=1,
-    ),
+    "speed": Experiment("time of a prediction", "Table 6", 1, _speed_jobs, present_speed),
+    "parameters": Experiment("numbers of parameters", "Table 11", 1, _parameters_jobs, present_parameters),
 }

@@ -72,14 +72,9 @@ def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> T
     if scale == "quick":
         settings = _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
         return settings.model_copy(update={"head_learning_rate": QUICK_HEAD_RATE})
-    process = paper.FIXED_LNK[kind] if frozen else paper.LNK.get(kind, paper.LNK["qm7x"])
-    changes = {
-        "learning_rate": process.learning_rate,
-        "head_learning_rate": process.learning_rate,
-        "patience": process.patience,
-        "forces_weight": process.forces_weight,
-    }
-    return training(scale, kind, backbone, evidential=False).model_copy(update=changes)
+    rate = (paper.FIXED_LNK[kind] if frozen else paper.LNK).learning_rate
+    rates = {"learning_rate": rate, "head_learning_rate": rate}
+    return training(scale, kind, backbone, evidential=False).model_copy(update=rates)
 
 
 def n_inducing(scale: Scale, kind: Kind, n_atoms: int | None) -> int:

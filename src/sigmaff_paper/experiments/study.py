@@ -1,6 +1,6 @@
 """Studies: the models of one data set and one backbone. Experiments share them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sigmaff.data import DataSource, SplitConfig
@@ -53,7 +53,7 @@ METHODS: dict[str, Method] = {
 """Methods of the paper's columns, and ours."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Study:
     scale: Scale
     dataset: str  # a molecule of MD17, or qm7x
@@ -131,6 +131,6 @@ class Study:
         return model.model_copy(update={"head": model.head.model_copy(update={"n_inducing": n})})
 
 
-def study_jobs(studies: Iterable[Study], data: DataFolders) -> list[Job]:
-    """Return the jobs of all studies, each once, sources first."""
-    return list({job.name: job for study in studies for job in study.jobs(data)}.values())
+def jobs_of(studies: Mapping[Scale, Iterable[Study]]) -> Callable[[Scale, DataFolders], list[Job]]:
+    """Return a function that lists the jobs of all studies at a scale, each once, sources first."""
+    return lambda scale, data: list({job.name: job for study in studies[scale] for job in study.jobs(data)}.values())
