@@ -6,14 +6,12 @@ python benchmarks/ensemble.py [--threads 1] [--no-compile]
 import argparse
 
 import torch
-from ase.build import molecule
-from machine import describe_machine
+from machine import describe_machine, prepare
+from molecules import STATISTICS, ethanol_batch
 from torch import Tensor
 
-from sigmaff.allocator import keep_large_blocks
 from sigmaff.backbones import SchNetConfig
-from sigmaff.data import DatasetStatistics
-from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
+from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig, dropout
 from sigmaff.timing import median_seconds
@@ -23,20 +21,8 @@ SIZE = 5
 
 def potential(seed: int, rate: float = 0.0) -> Potential:
     torch.manual_seed(seed)
-    statistics = DatasetStatistics(
-        elements=(1, 6, 8), reference_energies={1: 0.0, 6: 0.0, 8: 0.0}, scale=1.0, mean_neighbors=8.0, n_structures=1
-    )
     config = PotentialConfig(backbone=SchNetConfig(dropout=rate), head=DeterministicConfig())
-    return Potential(config, statistics).eval().requires_grad_(False)
-
-
-def ethanols(n: int) -> AtomicGraph:
-    graphs = []
-    for seed in range(n):
-        atoms = molecule("CH3CH2OH")
-        atoms.rattle(0.05, seed=seed)
-        graphs.append(build_graph(atoms, 10.0))
-    return batch_graphs(graphs)
+    return Potential(config, STATISTICS).eval().requires_grad_(False)
 
 
 def mapped(members: list[Potential]) -> dict[str, Tensor]:
@@ -52,8 +38,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-compile", action="store_true", help="leave out what takes minutes to compile")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_large_blocks()
+    prepare(arguments.threads)
     members = [potential(seed) for seed in range(SIZE)]
     ensemble, compiled = Ensemble(members), Ensemble(members)
     if not arguments.no_compile:
@@ -66,7 +51,7 @@ def main() -> None:
     print(f"| batch | one potential (ms) | {' | '.join(names)} |")
     print("|---" * (2 + len(names)) + "|")
     for n in arguments.batch_sizes:
-        graph = ethanols(n)
+        graph, _ = ethanol_batch(n, 10.0)
 
         def one(graph: AtomicGraph = graph) -> None:
             members[0].predict_raw(graph)

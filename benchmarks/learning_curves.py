@@ -7,7 +7,7 @@
 | random | guarded by σ | at random |
 | without σ | unguarded | at random |
 
-Each seed and strategy is a campaign in a directory of its own; the same command goes on after an interruption. All
+Each seed and strategy is a campaign in a directory of its own; the same command resumes. All
 start from the same labels, train in the same way, and are tested on the same structures.
 
 python benchmarks/learning_curves.py runs/learning_curves
@@ -19,14 +19,10 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
-import torch
-from machine import describe_machine
+from machine import describe_machine, prepare, progress
 from matplotlib.axes import Axes
-from rich.console import Console
 from xtb_ethanol import ENGINE, data_file
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.cli.progress import Terminal
 from sigmaff.learning import CampaignConfig, learn
 from sigmaff.report import figures
 
@@ -147,7 +143,7 @@ def main() -> None:
     parser.add_argument("--start-temperature", type=float, default=300.0, help="K, of these")
     parser.add_argument("--temperature", type=float, nargs="+", default=[300.0, 500.0, 1000.0], help="K")
     parser.add_argument(
-        "--labels", type=int, default=60, help="of campaigns that pick by σ; others go on to twice that"
+        "--labels", type=int, default=60, help="of campaigns that pick by σ; others continue to twice that"
     )
     parser.add_argument("--n", type=int, default=10, help="labels of a round")
     parser.add_argument("--upper", type=float, default=1.5, help="limits on σ at which a replica is stopped")
@@ -160,10 +156,9 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=300, help="test structures")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_large_blocks()
+    prepare()
     curves: dict[str, list[Curve]] = {strategy: [] for strategy in options.strategies}
-    with Terminal(Console(stderr=True)) as terminal:
+    with progress() as terminal:
         for seed in range(options.seeds):
             for strategy in options.strategies:
                 result = learn(campaign(options.folder, strategy, seed, options), terminal)
