@@ -103,15 +103,15 @@ def test_processes_at_paper_scale_are_those_of_its_table():
         head, second = job.config.model.head, job.config.head_training
         if isinstance(head, LNKConfig):
             n_atoms = paper_md17.N_ATOMS.get(dataset.removeprefix("md17-"), 1)
-            most = published.FIXED_LNK[kind].n_inducing
+            most = published.N_INDUCING[kind]
             assert head.n_inducing % n_atoms == 0
             assert most - n_atoms < head.n_inducing <= most
         if recipe == "fixed-lnk":
             assert second is not None
-            assert second.head_learning_rate == published.FIXED_LNK[kind].learning_rate
+            assert second.head_learning_rate == published.FIXED_LNK_RATE
         if recipe == "lnk-5":
             assert second is not None
-            assert second.learning_rate == published.LNK.learning_rate
+            assert second.learning_rate == published.LNK_RATE
     aspirin = Study(scale="paper", dataset="aspirin", backbone="schnet", methods=("fixed-lnk",)).jobs(NOWHERE)[-1]
     assert isinstance(aspirin, TrainJob)
     assert isinstance(aspirin.config.model.head, LNKConfig)
@@ -183,12 +183,11 @@ def cluster() -> Iterator[ClusterConfig]:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick scale, quicker."""
     backbone = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
-    quick = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2)
+    quick = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2, n_inducing=10)
     sizes = published.Sizes(batch_size=10, n_train=30, n_validation=14, n_test=12, n_ood=6)
     monkeypatch.setitem(settings.BACKBONES["quick"], "schnet", backbone)
     monkeypatch.setitem(settings.SIZES["quick"], "qm7x", sizes)
     monkeypatch.setitem(settings.QUICK, "qm7x", quick)
-    monkeypatch.setitem(settings.QUICK_INDUCING, "qm7x", 10)
 
 
 @pytest.fixture(scope="module")

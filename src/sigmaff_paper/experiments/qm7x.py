@@ -13,12 +13,8 @@ from sigmaff_paper.tables.table import CALIBRATION, Labels, PaperTable
 
 METRICS, OOD = ("metrics",), ("ood", OUT_OF_EQUILIBRIUM)
 MEASURES: dict[str, tuple[str, ...]] = {  # keys of a result
-    "Energy": (*METRICS, "energy_mae"),
-    "Energy MAE": (*METRICS, "energy_mae"),
-    "Energy ID": (*METRICS, "energy_mae"),
-    "Forces": (*METRICS, "forces_mae"),
-    "Forces MAE": (*METRICS, "forces_mae"),
-    "Forces ID": (*METRICS, "forces_mae"),
+    **dict.fromkeys(("Energy", "Energy MAE", "Energy ID"), (*METRICS, "energy_mae")),
+    **dict.fromkeys(("Forces", "Forces MAE", "Forces ID"), (*METRICS, "forces_mae")),
     "Energy OOD": (*OOD, "ood_energy_mae"),
     "Forces OOD": (*OOD, "ood_forces_mae"),
     CALIBRATION: (*METRICS, "energy_calibration_paper"),
@@ -26,12 +22,9 @@ MEASURES: dict[str, tuple[str, ...]] = {  # keys of a result
     "Calibration, global": (*METRICS, "energy_calibration"),
     "Calibration, global, forces": (*METRICS, "forces_calibration"),
     "Calibration, global, raw": (*METRICS, "energy_calibration_raw"),
-    "AUC-ROC": (*OOD, "energy_auroc_total"),
-    "AUC-ROC energy": (*OOD, "energy_auroc_total"),
+    **dict.fromkeys(("AUC-ROC", "AUC-ROC energy"), (*OOD, "energy_auroc_total")),
     "AUC-ROC, σ per atom": (*OOD, "energy_auroc"),
-    "AUC-ROC, force σ": (*OOD, "forces_auroc"),
-    "AUC-ROC forces": (*OOD, "forces_auroc"),
-    "AUC-ROC forces (trace)": (*OOD, "forces_auroc"),
+    **dict.fromkeys(("AUC-ROC, force σ", "AUC-ROC forces", "AUC-ROC forces (trace)"), (*OOD, "forces_auroc")),
 }
 COLUMNS = {
     "MCD 20 %": "mcd-20",

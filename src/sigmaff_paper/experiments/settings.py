@@ -42,6 +42,7 @@ class Quick:
     epochs: int
     head_epochs: int  # of a Gaussian process on a trained backbone
     warmup_steps: int = 100
+    n_inducing: int = 100
     forces_weight: float | None = None  # ρ; None: the default of a training
 
 
@@ -52,7 +53,6 @@ QUICK: dict[Kind, Quick] = {
 QUICK_RATES = {"schnet": 2e-3, "dimenet++": 2e-3, "nequip": 5e-3}
 QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
 """Learning rates of a Gaussian process, and of a backbone that is fine-tuned with it."""
-QUICK_INDUCING: dict[Kind, int] = {"md17": 100, "qm7x": 100}
 
 NEQUIP = paper.Training(learning_rate=0.01, warmup_steps=1000, decay_steps=1_200_000, ema_decay=0.99)
 """The paper omits NequIP's. Rate and EMA are those of the NequIP publication; decay and patience as for DimeNet++."""
@@ -72,7 +72,7 @@ def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> T
     if scale == "quick":
         settings = _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
         return settings.model_copy(update={"head_learning_rate": QUICK_HEAD_RATE})
-    rate = (paper.FIXED_LNK[kind] if frozen else paper.LNK).learning_rate
+    rate = paper.FIXED_LNK_RATE if frozen else paper.LNK_RATE
     rates = {"learning_rate": rate, "head_learning_rate": rate}
     return training(scale, kind, backbone, evidential=False).model_copy(update=rates)
 
@@ -80,8 +80,8 @@ def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> T
 def n_inducing(scale: Scale, kind: Kind, n_atoms: int | None) -> int:
     """Return the number of inducing points; for a molecule of MD17 the same number for each atom, ⌊100/n⌋·n."""
     if scale == "quick":
-        return QUICK_INDUCING[kind]
-    most = paper.FIXED_LNK[kind].n_inducing
+        return QUICK[kind].n_inducing
+    most = paper.N_INDUCING[kind]
     return most if n_atoms is None else most // n_atoms * n_atoms
 
 
