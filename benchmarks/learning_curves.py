@@ -29,6 +29,17 @@ from sigmaff.report import figures
 STRATEGIES = {"σ": "variance_reduction", "largest σ": "sigma", "random": "random", "without σ": "random"}
 COLORS = {"σ": figures.BLUE, "largest σ": "#009e73", "random": figures.ORANGE, "without σ": figures.GREY}
 BASELINES = ("random", "without σ")
+BACKBONE = {"name": "schnet", "n_hidden": 64, "n_filters": 64, "n_interactions": 3, "n_gaussians": 32}
+TRAINING = {
+    "batch_size": 5,
+    "validate_every": 5,
+    "learning_rate": 2e-3,
+    "schedule": {"name": "cosine", "warmup_steps": 20, "final_fraction": 0.0},
+    "ema_decay": 0.99,
+    "threads": 1,
+    "tensorboard": False,
+    "accelerator": "cpu",
+}
 Curve = dict[int, float]
 """Test force MAE, eV/Å, by number of labels."""
 
@@ -36,24 +47,12 @@ Curve = dict[int, float]
 def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace) -> CampaignConfig:
     start = data_file(folder / f"start-{seed}.extxyz", [options.start_temperature], options.start, 100 + seed)
     test = data_file(folder / "test.extxyz", options.temperature, options.test, 0)
-    training = {
-        "batch_size": 5,
-        "max_epochs": options.epochs,
-        "validate_every": 5,
-        "learning_rate": 2e-3,
-        "schedule": {"name": "cosine", "warmup_steps": 20, "final_fraction": 0.0},
-        "ema_decay": 0.99,
-        "threads": 1,
-        "tensorboard": False,
-        "accelerator": "cpu",
-    }
-    backbone = {"name": "schnet", "n_hidden": 64, "n_filters": 64, "n_interactions": 3, "n_gaussians": 32}
     return CampaignConfig.model_validate(
         {
             "start": {"source": str(start), "n_labels": options.start, "use_labels": True},
             "engine": ENGINE,
-            "model": {"backbone": backbone, "head": {"name": "lnk"}},
-            "training": training,
+            "model": {"backbone": BACKBONE, "head": {"name": "lnk"}},
+            "training": TRAINING | {"max_epochs": options.epochs},
             "retrain": {"every": 1},
             "explore": {
                 "temperature": options.temperature,

@@ -1,6 +1,7 @@
 """The paper's experiments: the settings of every job, and one experiment from end to end."""
 
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from cli_case import ether_frames, morse_frames
 from data_files import write_qm7x
 from sigmaff.backbones import DimeNetPPConfig, SchNetConfig
 from sigmaff.data import DataSource, read_structures
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.heads import LNKConfig
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
@@ -375,3 +376,16 @@ def test_experiments_are_listed_and_unknown_ones_named(tmp_path: Path):
         assert name in text
     with pytest.raises(ConfigError, match="no experiment 'locals'; known: locality"):
         reproduce("locals", scale="quick", folders=(), output=tmp_path, cluster=ClusterConfig(), listener=Listener())
+
+
+def test_the_environment_names_data_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    second = tmp_path / "two/qm7x-like"
+    second.mkdir(parents=True)
+    (second / "equilibrium.extxyz").touch()
+    monkeypatch.setenv("SIGMAFF_DATA", os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]))
+    application = typer.Typer()
+    application.command()(command)
+    result = CliRunner().invoke(application, ["qm7x-ooe", "--output", str(tmp_path / "made")])
+    assert isinstance(result.exception, SigmaffError)
+    assert str(result.exception) == "qm7x-ooe: no job has a result"
+    assert f"there is no {second / 'nonequilibrium.extxyz'}" in result.stdout.replace("\n", "")
