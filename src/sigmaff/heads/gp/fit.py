@@ -67,8 +67,8 @@ class _Choice(NamedTuple):
 
 
 @torch.no_grad()
-def solve(head: "GP", train: Observations, seed: int, listener: Listener) -> GPFit:
-    """Compute the Gaussian process of some training structures. The backbone's own readout has no part in it."""
+def solve(head: "GP", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> GPFit:
+    """Compute the Gaussian process of some training structures. Nothing is chosen on the held-out structures."""
     chosen, components = draw(head.config, train, seed)
     observed = _observe(head.embedding, train, chosen, components, listener)
     rows = _standardised(head, observed.rows)

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage, pooled
 from sigmaff.heads.cache import Cached
-from sigmaff.heads.gp.fit import GPFit, draw, solve
+from sigmaff.heads.gp import fit
 from sigmaff.heads.gp.rows import Geometry, ValuesAndSlopes, factorized, prior_variance
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel, squared_distances
 from sigmaff.heads.observations import Observations
-from sigmaff.progress import Listener
 
 KERNELS: dict[str, StationaryKernel] = {"rbf": RBF, "matern52": MATERN52}
 
@@ -57,7 +56,7 @@ class GPConfig(HeadSettings):
         return ("backbone", "solve")
 
     def sized_for(self, train: Observations, seed: int) -> Self:
-        chosen, components = draw(self, train, seed)
+        chosen, components = fit.draw(self, train, seed)
         return self.model_copy(update={"n_structures": len(chosen), "n_force_rows": len(components)})
 
 
@@ -79,6 +78,7 @@ class GP(Head):
     method = "gp"
     kind = "epistemic"
     force_std_methods = ("exact",)
+    solve = fit.solve
     solved_in = torch.float64  # K⁻¹ y sums large numbers that nearly cancel
 
     def __init__(self, config: GPConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
@@ -113,10 +113,6 @@ class GP(Head):
     def rows(self) -> ValuesAndSlopes:
         """Those of the training set."""
         return ValuesAndSlopes(self.inputs, self.tangents, self.owners)
-
-    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> GPFit:
-        """Nothing is chosen on the held-out structures."""
-        return solve(self, train, seed, listener)
 
     @torch.no_grad()
     def set_rows(self, rows: ValuesAndSlopes, targets: Tensor, lengthscale: float, scale: float, noise: Tensor) -> None:

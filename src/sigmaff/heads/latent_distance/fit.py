@@ -40,7 +40,7 @@ class LatentDistanceFit(FitSummary):
 
 @torch.no_grad()
 def solve(
-    head: "LatentDistance", train: Observations, held_out: Observations, seed: int, listener: Listener
+    head: "LatentDistance", train: Observations, held_out: Observations, *, seed: int, listener: Listener
 ) -> LatentDistanceFit:
     """Describe the training embeddings, and scale σ to the errors of held-out energies."""
     generator, config = np.random.default_rng(seed), head.config

@@ -29,9 +29,7 @@ from torch import Tensor, nn
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage
-from sigmaff.heads.latent_distance.fit import LatentDistanceFit, solve
-from sigmaff.heads.observations import Observations
-from sigmaff.progress import Listener
+from sigmaff.heads.latent_distance import fit
 
 
 class LatentDistanceConfig(HeadSettings):
@@ -62,6 +60,7 @@ class LatentDistance(Head):
     kind = "epistemic"
     covariance = "full"
     force_std_methods = ("by_atom",)
+    solve = fit.solve
 
     def __init__(self, config: LatentDistanceConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -83,9 +82,6 @@ class LatentDistance(Head):
 
     def set_precision(self, dtype: torch.dtype) -> None:
         self.readout.to(dtype)
-
-    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> LatentDistanceFit:
-        return solve(self, train, held_out, seed, listener)
 
     def take_readout(self, readout: nn.Linear) -> None:
         self.readout.load_state_dict(readout.state_dict())

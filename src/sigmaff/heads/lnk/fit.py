@@ -82,7 +82,7 @@ class _Collected:
 
 
 @torch.no_grad()
-def solve(head: "LNK", train: Observations, held_out: Observations, seed: int, listener: Listener) -> LNKFit:
+def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> LNKFit:
     """Compute the posterior around the readout of the backbone, which becomes the mean of the process."""
     if head.config.mean == "constant":
         raise ConfigError("the closed-form LNK takes mean 'backbone' or 'residual', not mean 'constant'")

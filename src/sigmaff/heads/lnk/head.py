@@ -26,10 +26,8 @@ from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, Stage
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
-from sigmaff.heads.lnk.fit import LNKFit, solve
+from sigmaff.heads.lnk import fit
 from sigmaff.heads.lnk.kernel import LocalKernel
-from sigmaff.heads.observations import Observations
-from sigmaff.progress import Listener
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -135,6 +133,7 @@ class LNK(Head):
     kind = "epistemic"
     force_std_methods: tuple[HeadForceStdMethod, ...] = ("exact", "sampled")
     learning_rate = 1e-2
+    solve = fit.solve
 
     def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -207,9 +206,6 @@ class LNK(Head):
             posterior=normal(self.n_weights, n_samples),
             unseen=normal(n_features + 1, n_samples),
         )
-
-    def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> LNKFit:
-        return solve(self, train, held_out, seed, listener)
 
     def find_damage(self) -> str | None:
         known = torch.arange(self.kernel.n_elements, device=self.kernel.inducing_elements.device)

@@ -71,7 +71,7 @@ class Members:
 
 @torch.no_grad()
 def solve(
-    head: "ShallowEnsemble", train: Observations, held_out: Observations, seed: int, listener: Listener
+    head: "ShallowEnsemble", train: Observations, held_out: Observations, *, seed: int, listener: Listener
 ) -> ShallowEnsembleFit:
     """Place the members around the readout of the backbone."""
     counter = Counter(listener, len(train) + len(held_out))

@@ -20,9 +20,7 @@ from torch import Tensor, nn
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage
-from sigmaff.heads.observations import Observations
-from sigmaff.heads.shallow_ensemble.fit import ShallowEnsembleFit, solve
-from sigmaff.progress import Listener
+from sigmaff.heads.shallow_ensemble import fit
 
 
 class ShallowEnsembleConfig(HeadSettings):
@@ -82,6 +80,7 @@ class ShallowEnsemble(Head):
     kind = "epistemic"
     covariance = "full"
     force_std_methods = ("exact", "sampled")
+    solve = fit.solve
 
     def __init__(self, config: ShallowEnsembleConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -94,11 +93,6 @@ class ShallowEnsemble(Head):
 
     def set_precision(self, dtype: torch.dtype) -> None:
         self.readout.to(dtype)
-
-    def solve(
-        self, train: Observations, held_out: Observations, *, seed: int, listener: Listener
-    ) -> ShallowEnsembleFit:
-        return solve(self, train, held_out, seed, listener)
 
     def take_readout(self, readout: nn.Linear) -> None:
         self.readout.load_state_dict(readout.state_dict())
