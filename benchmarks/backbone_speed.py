@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from ase.data import chemical_symbols
-from machine import describe_machine
+from machine import describe_machine, prepare
 from peers import NequIPPackage, PygDimeNetPP, PygSchNet, energies_and_forces
 from torch import Tensor, nn
 
-from sigmaff.allocator import keep_large_blocks
 from sigmaff.backbones import BackboneConfig, DimeNetPPConfig, NequIPConfig, SchNetConfig
 from sigmaff.data import DatasetStatistics, DataSource, GraphDataset, compute_statistics, read_structures
 from sigmaff.graph import AtomicGraph
@@ -151,8 +150,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_large_blocks()
+    prepare(arguments.threads)
     warnings.simplefilter("ignore")  # of the peers
     print(f"milliseconds of the peer, and sigmaff's time over the peer's; {describe_machine()}\n")
     kinds = ("E + F", "E + F, compiled", "training step", "training step, compiled")

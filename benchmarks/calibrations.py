@@ -9,12 +9,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
-from machine import describe_machine
-from rich.console import Console
+from machine import describe_machine, prepare, progress
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.cli.progress import Terminal
 from sigmaff.evaluation import CalibrationMethod, evaluate, fit_calibration
 from sigmaff.evaluation.calibration import CALIBRATION_METHODS
 from sigmaff.evaluation.datasets import dataset_for, recorded_structures
@@ -22,6 +18,7 @@ from sigmaff.evaluation.metrics import FloatArray, calibration_score
 from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.models.prediction import UNCALIBRATED
+from sigmaff.progress import Listener
 
 DRAWS = 50
 
@@ -30,7 +27,7 @@ Samples = list[tuple[FloatArray, FloatArray]]
 """Errors and raw σ of energies and of forces, one row for each structure."""
 
 
-def evaluated(model: Model, part: str, n: int, terminal: Terminal) -> Samples:
+def evaluated(model: Model, part: str, n: int, terminal: Listener) -> Samples:
     structures = recorded_structures(model, part)
     taken = np.sort(np.random.default_rng(0).permutation(len(structures))[:n])
     terminal.stage(part)
@@ -69,8 +66,7 @@ def main() -> None:
     parser.add_argument("--structures", type=int, default=1000, help="of each part, at most")
     parser.add_argument("--fewer", type=int, nargs="*", default=[20, 50, 100, 200, 500])
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_large_blocks()
+    prepare()
     ways = " | ".join(CALIBRATION_METHODS)
     fewer = [
         f"mean of {DRAWS} draws of fewer validation structures:\n",
@@ -78,7 +74,7 @@ def main() -> None:
     ]
     print(f"calibration score, energies / forces; {describe_machine()}\n")
     print(f"| run | raw | {ways} |\n{'|---' * (2 + len(CALIBRATION_METHODS))}|")
-    with Terminal(Console(stderr=True)) as terminal:
+    with progress() as terminal:
         for run in options.runs:
             model = load(run / "model.sigmaff")
             validation = evaluated(model, "validation", options.structures, terminal)

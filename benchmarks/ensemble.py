@@ -4,16 +4,15 @@ python benchmarks/ensemble.py [--threads 1] [--no-compile]
 """
 
 import argparse
+from collections.abc import Callable
 
 import torch
-from ase.build import molecule
-from machine import describe_machine
+from machine import describe_machine, prepare
+from molecules import STATISTICS, ethanol_batch
 from torch import Tensor
 
-from sigmaff.allocator import keep_large_blocks
 from sigmaff.backbones import SchNetConfig
-from sigmaff.data import DatasetStatistics
-from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
+from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig, dropout
 from sigmaff.timing import median_seconds
@@ -23,26 +22,42 @@ SIZE = 5
 
 def potential(seed: int, rate: float = 0.0) -> Potential:
     torch.manual_seed(seed)
-    statistics = DatasetStatistics(
-        elements=(1, 6, 8), reference_energies={1: 0.0, 6: 0.0, 8: 0.0}, scale=1.0, mean_neighbors=8.0, n_structures=1
-    )
     config = PotentialConfig(backbone=SchNetConfig(dropout=rate), head=DeterministicConfig())
-    return Potential(config, statistics).eval().requires_grad_(False)
-
-
-def ethanols(n: int) -> AtomicGraph:
-    graphs = []
-    for seed in range(n):
-        atoms = molecule("CH3CH2OH")
-        atoms.rattle(0.05, seed=seed)
-        graphs.append(build_graph(atoms, 10.0))
-    return batch_graphs(graphs)
+    return Potential(config, STATISTICS).eval().requires_grad_(False)
 
 
 def mapped(members: list[Potential]) -> dict[str, Tensor]:
     """The weights of all members, stacked."""
     named = [dict(member.named_parameters()) | dict(member.named_buffers()) for member in members]
     return {name: torch.stack([weights[name] for weights in named]) for name in named[0]}
+
+
+def runs_of(graph: AtomicGraph, members: list[Potential], compiled: Ensemble | None) -> dict[str, Callable[[], object]]:
+    """Return the predictions to time, by name; without ``compiled``, all others."""
+    ensemble, stacked, batched = Ensemble(members), mapped(members), dropout.MAX_PAIRS
+    sampler = MonteCarloDropout(potential(0, 0.2), MonteCarloDropoutConfig(n_samples=SIZE))
+
+    def together() -> None:
+        def values(weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            distribution, forces = torch.func.functional_call(members[0], weights, (graph,))
+            return distribution.mean, forces
+
+        with torch.no_grad():
+            torch.func.vmap(values)(stacked)
+
+    def sampled(limit: int) -> None:
+        dropout.MAX_PAIRS = limit
+        sampler.predict_raw(graph)
+        dropout.MAX_PAIRS = batched
+
+    runs = {
+        "one": lambda: members[0].predict_raw(graph),
+        "ensemble": lambda: ensemble.predict_raw(graph),
+        "with an axis of members": together,
+        "dropout, batched": lambda: sampled(batched),
+        "dropout, one by one": lambda: sampled(1),
+    }
+    return runs if compiled is None else runs | {"compiled": lambda: compiled.predict_raw(graph)}
 
 
 def main() -> None:
@@ -52,48 +67,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-compile", action="store_true", help="leave out what takes minutes to compile")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_large_blocks()
+    prepare(arguments.threads)
     members = [potential(seed) for seed in range(SIZE)]
-    ensemble, compiled = Ensemble(members), Ensemble(members)
-    if not arguments.no_compile:
+    compiled = None if arguments.no_compile else Ensemble(members)
+    if compiled is not None:
         compiled.compile()
-    sampler = MonteCarloDropout(potential(0, 0.2), MonteCarloDropoutConfig(n_samples=SIZE))
-    stacked = mapped(members)
-    batched = dropout.MAX_PAIRS
     print(f"SchNet, ethanol, {SIZE} members or samples; {describe_machine()}\n")
     names = ["ensemble", "with an axis of members", "compiled", "dropout, batched", "dropout, one by one"]
     print(f"| batch | one potential (ms) | {' | '.join(names)} |")
     print("|---" * (2 + len(names)) + "|")
     for n in arguments.batch_sizes:
-        graph = ethanols(n)
-
-        def one(graph: AtomicGraph = graph) -> None:
-            members[0].predict_raw(graph)
-
-        def together(graph: AtomicGraph = graph) -> None:
-            def values(weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-                distribution, forces = torch.func.functional_call(members[0], weights, (graph,))
-                return distribution.mean, forces
-
-            with torch.no_grad():
-                torch.func.vmap(values)(stacked)
-
-        def sampled(limit: int, graph: AtomicGraph = graph) -> None:
-            dropout.MAX_PAIRS = limit
-            sampler.predict_raw(graph)
-
-        runs = {
-            "one": one,
-            "ensemble": lambda graph=graph: ensemble.predict_raw(graph),
-            "with an axis of members": together,
-            "compiled": lambda graph=graph: compiled.predict_raw(graph),
-            "dropout, batched": lambda: sampled(batched),
-            "dropout, one by one": lambda: sampled(1),
-        }
-        if arguments.no_compile:
-            del runs["compiled"]
-        seconds = median_seconds(runs, arguments.rounds)
+        seconds = median_seconds(runs_of(ethanol_batch(n, 10.0)[0], members, compiled), arguments.rounds)
         ratios = [f"{seconds[name] / seconds['one']:.2f} ×" if name in seconds else "–" for name in names]
         print(f"| {n} | {1e3 * seconds['one']:.2f} | {' | '.join(ratios)} |", flush=True)
 

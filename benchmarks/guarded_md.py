@@ -3,8 +3,8 @@
 python benchmarks/guarded_md.py runs/guarded_md
 
 Labels, training and every true force are GFN2-xTB. The limit on σ is that of conformal risk control, twice: on
-structures at 300 K that the model has not seen, and on structures at the temperature of the runs. The same command goes
-on after an interruption.
+structures at 300 K that the model has not seen, and on structures at the temperature of the runs. Run the same
+command again to resume.
 """
 
 import argparse
@@ -13,20 +13,17 @@ from pathlib import Path
 
 import ase.io
 import numpy as np
-import torch
 from ase import Atoms
-from machine import describe_machine
-from rich.console import Console
+from machine import describe_machine, prepare, progress
 from xtb_ethanol import ENGINE, data_file
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, SplitConfig, read_structures
 from sigmaff.data.labelling import LabelError, label
 from sigmaff.evaluation import evaluate
 from sigmaff.evaluation.datasets import dataset_for, recorded_structures
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig
 from sigmaff.runs.demo import demo_config
 from sigmaff.runs.run import run
@@ -50,7 +47,7 @@ class Course:
         return f"{self.steps / 2:.1f}, {self.ending} | {self.largest_error:.2f} | {first}"
 
 
-def trained(folder: Path, terminal: Terminal) -> Model:
+def trained(folder: Path, terminal: Listener) -> Model:
     """A small SchNet with the default head, on frames at 300 K."""
     data = data_file(folder / "ethanol_300K.extxyz", [300.0], N_FRAMES, 0)
     split = SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION)
@@ -64,7 +61,7 @@ def moved(
     model: Model,
     name: str,
     options: argparse.Namespace,
-    terminal: Terminal,
+    terminal: Listener,
     calibration: LabelledStructures | None = None,
     risk: float | None = None,
 ) -> MDResult:
@@ -91,12 +88,12 @@ def moved(
         recorded_structures(model, "test").structures[:1],
         config,
         options.folder / name,
-        lambda status: terminal.advance(status.step, status.steps),
+        terminal,
         calibration=scores,
     )
 
 
-def courses(result: MDResult, error_above: float, terminal: Terminal) -> list[Course]:
+def courses(result: MDResult, error_above: float, terminal: Listener) -> list[Course]:
     """What the engine says of every frame that a replica let pass: all but the one at which it was stopped."""
     found = []
     for number, record in enumerate(result.records):
@@ -138,10 +135,9 @@ def main() -> None:
     parser.add_argument("--risk", type=float, default=0.05, help="of a frame, with structures at 300 K")
     parser.add_argument("--hot-risk", type=float, default=0.005, help="of a frame, with those of the runs' temperature")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_large_blocks()
+    prepare()
     hot_file = data_file(options.folder / "hot.extxyz", [options.temperature], options.hot, 1)
-    with Terminal(Console(stderr=True)) as terminal:
+    with progress() as terminal:
         model = trained(options.folder, terminal)
         cold, hot = recorded_structures(model, "test"), read_structures(DataSource(path=hot_file))
         results = {

@@ -7,7 +7,7 @@
 | random | guarded by σ | at random |
 | without σ | unguarded | at random |
 
-Each seed and strategy is a campaign in a directory of its own; the same command goes on after an interruption. All
+Each seed and strategy is a campaign in a directory of its own; the same command resumes. All
 start from the same labels, train in the same way, and are tested on the same structures.
 
 python benchmarks/learning_curves.py runs/learning_curves
@@ -19,20 +19,27 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
-import torch
-from machine import describe_machine
+from machine import describe_machine, prepare, progress
 from matplotlib.axes import Axes
-from rich.console import Console
 from xtb_ethanol import ENGINE, data_file
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.cli.progress import Terminal
 from sigmaff.learning import CampaignConfig, learn
 from sigmaff.report import figures
 
 STRATEGIES = {"σ": "variance_reduction", "largest σ": "sigma", "random": "random", "without σ": "random"}
 COLORS = {"σ": figures.BLUE, "largest σ": "#009e73", "random": figures.ORANGE, "without σ": figures.GREY}
 BASELINES = ("random", "without σ")
+BACKBONE = {"name": "schnet", "n_hidden": 64, "n_filters": 64, "n_interactions": 3, "n_gaussians": 32}
+TRAINING = {
+    "batch_size": 5,
+    "validate_every": 5,
+    "learning_rate": 2e-3,
+    "schedule": {"name": "cosine", "warmup_steps": 20, "final_fraction": 0.0},
+    "ema_decay": 0.99,
+    "threads": 1,
+    "tensorboard": False,
+    "accelerator": "cpu",
+}
 Curve = dict[int, float]
 """Test force MAE, eV/Å, by number of labels."""
 
@@ -40,24 +47,12 @@ Curve = dict[int, float]
 def campaign(folder: Path, strategy: str, seed: int, options: argparse.Namespace) -> CampaignConfig:
     start = data_file(folder / f"start-{seed}.extxyz", [options.start_temperature], options.start, 100 + seed)
     test = data_file(folder / "test.extxyz", options.temperature, options.test, 0)
-    training = {
-        "batch_size": 5,
-        "max_epochs": options.epochs,
-        "validate_every": 5,
-        "learning_rate": 2e-3,
-        "schedule": {"name": "cosine", "warmup_steps": 20, "final_fraction": 0.0},
-        "ema_decay": 0.99,
-        "threads": 1,
-        "tensorboard": False,
-        "accelerator": "cpu",
-    }
-    backbone = {"name": "schnet", "n_hidden": 64, "n_filters": 64, "n_interactions": 3, "n_gaussians": 32}
     return CampaignConfig.model_validate(
         {
             "start": {"source": str(start), "n_labels": options.start, "use_labels": True},
             "engine": ENGINE,
-            "model": {"backbone": backbone, "head": {"name": "lnk"}},
-            "training": training,
+            "model": {"backbone": BACKBONE, "head": {"name": "lnk"}},
+            "training": TRAINING | {"max_epochs": options.epochs},
             "retrain": {"every": 1},
             "explore": {
                 "temperature": options.temperature,
@@ -147,7 +142,7 @@ def main() -> None:
     parser.add_argument("--start-temperature", type=float, default=300.0, help="K, of these")
     parser.add_argument("--temperature", type=float, nargs="+", default=[300.0, 500.0, 1000.0], help="K")
     parser.add_argument(
-        "--labels", type=int, default=60, help="of campaigns that pick by σ; others go on to twice that"
+        "--labels", type=int, default=60, help="of campaigns that pick by σ; others continue to twice that"
     )
     parser.add_argument("--n", type=int, default=10, help="labels of a round")
     parser.add_argument("--upper", type=float, default=1.5, help="limits on σ at which a replica is stopped")
@@ -160,10 +155,9 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=300, help="test structures")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_large_blocks()
+    prepare()
     curves: dict[str, list[Curve]] = {strategy: [] for strategy in options.strategies}
-    with Terminal(Console(stderr=True)) as terminal:
+    with progress() as terminal:
         for seed in range(options.seeds):
             for strategy in options.strategies:
                 result = learn(campaign(options.folder, strategy, seed, options), terminal)

@@ -9,15 +9,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from machine import describe_machine
-from rich.console import Console
+from machine import describe_machine, prepare, progress
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 from sigmaff.units import KCAL_PER_MOL
 
 
@@ -45,7 +42,7 @@ HEADER = (
 )
 
 
-def backbone_alone(directory: Path, test: list[int], source: Path, terminal: Terminal) -> Summary:
+def backbone_alone(directory: Path, test: list[int], source: Path, terminal: Listener) -> Summary:
     potential = load(directory / "backbone.sigmaff")
     structures = read_structures(DataSource(path=source, format="rmd17_original"))
     terminal.stage(f"{directory}: backbone alone")
@@ -53,7 +50,7 @@ def backbone_alone(directory: Path, test: list[int], source: Path, terminal: Ter
     return summarize(evaluate(potential, dataset, name=directory.name, listener=terminal))
 
 
-def rows(directory: Path, terminal: Terminal) -> list[str]:
+def rows(directory: Path, terminal: Listener) -> list[str]:
     """One row for energies, one for forces."""
     model = load(directory / "model.sigmaff")
     record, name = model.record, model.config.backbone.name
@@ -89,9 +86,8 @@ def main() -> None:
     parser.add_argument("directories", type=Path, nargs="+", help="output directories of the trainings")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_large_blocks()
-    with Terminal(Console(stderr=True)) as terminal:
+    prepare(arguments.threads)
+    with progress() as terminal:
         lines = [line for directory in arguments.directories for line in rows(directory, terminal)]
     print(f"MAE in kcal/mol and kcal/mol/Å; {describe_machine()}\n")
     print("\n".join([HEADER, *lines]))

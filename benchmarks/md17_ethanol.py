@@ -10,12 +10,8 @@ import os
 from pathlib import Path
 
 import numpy as np
-import torch
-from machine import describe_machine
-from rich.console import Console
+from machine import describe_machine, prepare, progress
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, GraphDataset, read_structures
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.models.file import load
@@ -25,7 +21,7 @@ from sigmaff.units import KCAL_PER_MOL
 N_OOD = 1000
 
 
-def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, RunRecord]:
+def figures_of(directory: Path) -> tuple[Summary, Summary, RunRecord]:
     """Figures of the backbone and of the LNK on the test structures, and the run's record."""
     data = Path(os.environ["SIGMAFF_DATA"]) / "rmd17"
     model, backbone = load(directory / "model.sigmaff"), load(directory / "backbone.sigmaff")
@@ -34,7 +30,7 @@ def figures_of(directory: Path, console: Console) -> tuple[Summary, Summary, Run
     other = read_structures(DataSource(path=data / "rmd17_malonaldehyde.npz", format="rmd17_original"))
     chosen = np.random.default_rng(0).choice(len(other), N_OOD, replace=False)
     malonaldehyde = GraphDataset(other.subset(np.sort(chosen)), model.cutoff)
-    with Terminal(console) as terminal:
+    with progress() as terminal:
         terminal.stage("backbone")
         plain = summarize(evaluate(backbone, test, name="ethanol", listener=terminal))
         terminal.stage("LNK")
@@ -76,9 +72,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write all figures here")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    keep_large_blocks()
-    plain, lnk, record = figures_of(arguments.directory, Console(stderr=True))
+    prepare(arguments.threads)
+    plain, lnk, record = figures_of(arguments.directory)
     print(f"{record.training.n_epochs} epochs, {describe_machine()}; trained {record.date}\n")
     print(table(plain, lnk, record))
     if arguments.json is not None:

@@ -11,14 +11,12 @@ import tempfile
 from pathlib import Path
 
 import ase.io
-import torch
 from ase import Atoms, units
 from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
-from machine import describe_machine
+from machine import describe_machine, prepare
 
 from sigmaff import Calculator, load
-from sigmaff.allocator import keep_large_blocks
 from sigmaff.models import Model
 from sigmaff.simulation.md import MDConfig, run_md
 from sigmaff.timing import median_seconds
@@ -55,8 +53,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="of all replicas together; one molecule takes as many")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_large_blocks()
+    prepare()
     model, read = load(options.model), ase.io.read(options.start, "0")
     start = Atoms(read.numbers, read.positions)
     with tempfile.TemporaryDirectory() as name:

@@ -4,8 +4,16 @@ import numpy as np
 from ase import Atoms
 from ase.build import molecule
 
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import DatasetStatistics, GraphDataset, LabelledStructures
 from sigmaff.graph import AtomicGraph, Labels
+
+STATISTICS = DatasetStatistics(
+    elements=(1, 6, 8),
+    reference_energies={1: 0.0, 6: 0.0, 8: 0.0},
+    scale=1.0,
+    mean_neighbors=8.0,
+    n_structures=1000,
+)
 
 
 def ethanol_batch(n_structures: int, cutoff: float) -> tuple[AtomicGraph, Labels]:

@@ -7,9 +7,8 @@ python benchmarks/readme_figure.py demo docs/demo.svg
 import argparse
 from pathlib import Path
 
-from rich.console import Console
+from machine import progress
 
-from sigmaff.cli.progress import Terminal
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.evaluation import evaluate
 from sigmaff.models.file import load
@@ -24,7 +23,7 @@ def main() -> None:
     model = load(arguments.demo / "run" / "model.sigmaff")
     ethanol = read_structures(arguments.demo / "ethanol.extxyz").subset(model.record.split.test)
     ether = read_structures(arguments.demo / "dimethyl_ether.extxyz")
-    with Terminal(Console(stderr=True)) as terminal:
+    with progress() as terminal:
         evaluations = [
             evaluate(model, GraphDataset(part, model.cutoff), name=name, listener=terminal)
             for part, name in ((ethanol, "ethanol"), (ether, "dimethyl ether"))

@@ -11,24 +11,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from machine import describe_machine
-from molecules import ethanol_batch
+from machine import describe_machine, prepare
+from molecules import STATISTICS, ethanol_batch
 
-from sigmaff.allocator import keep_large_blocks
-from sigmaff.data import DatasetStatistics
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Model, Potential, PotentialConfig
 from sigmaff.models.file import load
 from sigmaff.timing import median_seconds
 
-STATISTICS = DatasetStatistics(
-    elements=(1, 6, 8),
-    reference_energies={1: 0.0, 6: 0.0, 8: 0.0},
-    scale=1.0,
-    mean_neighbors=8.0,
-    n_structures=1000,
-)
 BATCHES = (1, 8, 32)
 HEADS = {
     "backbone": DeterministicConfig(),
@@ -85,8 +76,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=Path, nargs=2, metavar=("BACKBONE", "FITTED"), help="with models to compare")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_large_blocks()
+    prepare(options.threads)
     if options.runs is None:
         of_heads()
     else:

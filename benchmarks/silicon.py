@@ -9,15 +9,14 @@ import os
 from pathlib import Path
 
 import numpy as np
-from machine import describe_machine
-from rich.console import Console
+from machine import describe_machine, progress
 
-from sigmaff.cli.progress import Terminal
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.evaluation.datasets import calibrate, dataset_for
 from sigmaff.models import Model
 from sigmaff.models.file import load
+from sigmaff.progress import Listener
 
 MEASURES = {
     "MAE": "mae",
@@ -29,7 +28,7 @@ MEASURES = {
 }
 
 
-def summary(model: Model, structures: LabelledStructures, terminal: Terminal) -> Summary:
+def summary(model: Model, structures: LabelledStructures, terminal: Listener) -> Summary:
     return summarize(evaluate(model, dataset_for(model, structures), name="test", listener=terminal))
 
 
@@ -43,7 +42,7 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(test))
     halves = [test.subset(np.sort(half)) for half in np.array_split(order, 2)]
     columns: dict[str, list[Summary]] = {}
-    with Terminal(Console(stderr=True)) as terminal:
+    with progress() as terminal:
         validation = training.subset(model.record.split.validation)
         calibrate(model, dataset_for(model, validation), "quantile", terminal)
         columns["σ calibrated on validation structures"] = [summary(model, test, terminal)]

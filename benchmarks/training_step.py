@@ -7,13 +7,11 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from machine import describe_machine
-from molecules import ethanol_batch
-from sigma_cost import STATISTICS
+from machine import describe_machine, prepare
+from molecules import STATISTICS, ethanol_batch
 from torch import Tensor, nn
 from torch_geometric.nn import SchNet as PygSchNet
 
-from sigmaff.allocator import keep_large_blocks
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential, PotentialConfig
@@ -72,8 +70,7 @@ def our_step(graph: AtomicGraph, energy: Tensor, forces: Tensor, *, compiled: bo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
-    torch.set_num_threads(parser.parse_args().threads)
-    keep_large_blocks()
+    prepare(parser.parse_args().threads)
     print(f"SchNet at the paper's size, ethanol; {describe_machine()}\n")
     print("| batch | PyTorch Geometric (ms) | sigmaff | sigmaff, compiled |")
     print("|---|---|---|---|")

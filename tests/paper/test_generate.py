@@ -318,5 +318,5 @@ def test_the_command(client: "Client", tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "2 molecules, 2 equilibrium, 2 nonequilibrium, 0 failures" in done.output
     assert len(ase.io.read(tmp_path / "set" / "nonequilibrium.extxyz", ":")) == 2
-    with pytest.raises(ConfigError, match="--geometry, --engine: no engine 'none'"):
+    with pytest.raises(ConfigError, match=r"generate: engine: .* no engine 'none'"):
         CliRunner().invoke(app, ["qm7x-like", *options.split(), "--engine", "none"], catch_exceptions=False)

@@ -1,6 +1,7 @@
 """The paper's experiments: the settings of every job, and one experiment from end to end."""
 
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from cli_case import ether_frames, morse_frames
 from data_files import write_qm7x
 from sigmaff.backbones import DimeNetPPConfig, SchNetConfig
 from sigmaff.data import DataSource, read_structures
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.heads import LNKConfig
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
@@ -103,15 +104,15 @@ def test_processes_at_paper_scale_are_those_of_its_table():
         head, second = job.config.model.head, job.config.head_training
         if isinstance(head, LNKConfig):
             n_atoms = paper_md17.N_ATOMS.get(dataset.removeprefix("md17-"), 1)
-            most = published.FIXED_LNK[kind].n_inducing
+            most = published.N_INDUCING[kind]
             assert head.n_inducing % n_atoms == 0
             assert most - n_atoms < head.n_inducing <= most
         if recipe == "fixed-lnk":
             assert second is not None
-            assert second.head_learning_rate == published.FIXED_LNK[kind].learning_rate
+            assert second.head_learning_rate == published.FIXED_LNK_RATE
         if recipe == "lnk-5":
             assert second is not None
-            assert second.learning_rate == published.LNK["qm7x"].learning_rate
+            assert second.learning_rate == published.LNK_RATE
     aspirin = Study(scale="paper", dataset="aspirin", backbone="schnet", methods=("fixed-lnk",)).jobs(NOWHERE)[-1]
     assert isinstance(aspirin, TrainJob)
     assert isinstance(aspirin.config.model.head, LNKConfig)
@@ -183,12 +184,11 @@ def cluster() -> Iterator[ClusterConfig]:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick scale, quicker."""
     backbone = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
-    quick = settings.Quick(epochs=2, head_epochs=1, batch_size=10, warmup_steps=2)
-    sizes = settings.Sizes(n_train=30, n_validation=14, n_test=12, n_ood=6)
+    quick = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2, n_inducing=10)
+    sizes = published.Sizes(batch_size=10, n_train=30, n_validation=14, n_test=12, n_ood=6)
     monkeypatch.setitem(settings.BACKBONES["quick"], "schnet", backbone)
     monkeypatch.setitem(settings.SIZES["quick"], "qm7x", sizes)
     monkeypatch.setitem(settings.QUICK, "qm7x", quick)
-    monkeypatch.setitem(settings.QUICK_INDUCING, "qm7x", 10)
 
 
 @pytest.fixture(scope="module")
@@ -376,3 +376,16 @@ def test_experiments_are_listed_and_unknown_ones_named(tmp_path: Path):
         assert name in text
     with pytest.raises(ConfigError, match="no experiment 'locals'; known: locality"):
         reproduce("locals", scale="quick", folders=(), output=tmp_path, cluster=ClusterConfig(), listener=Listener())
+
+
+def test_the_environment_names_data_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    second = tmp_path / "two/qm7x-like"
+    second.mkdir(parents=True)
+    (second / "equilibrium.extxyz").touch()
+    monkeypatch.setenv("SIGMAFF_DATA", os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]))
+    application = typer.Typer()
+    application.command()(command)
+    result = CliRunner().invoke(application, ["qm7x-ooe", "--output", str(tmp_path / "made")])
+    assert isinstance(result.exception, SigmaffError)
+    assert str(result.exception) == "qm7x-ooe: no job has a result"
+    assert f"there is no {second / 'nonequilibrium.extxyz'}" in result.stdout.replace("\n", "")

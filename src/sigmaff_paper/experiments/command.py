@@ -1,6 +1,5 @@
 """The command ``sigmaff reproduce``."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -8,13 +7,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from sigmaff.cli.progress import Terminal, console
+from sigmaff.cli.progress import console, progress, say
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
-    from sigmaff_paper.experiments.experiment import ResultTable
-
-DATA_VARIABLE = "SIGMAFF_DATA"
+    from sigmaff.runs.jobs import Results
+    from sigmaff_paper.experiments.experiment import Report
 
 app = typer.Typer(add_completion=False)
 
@@ -27,15 +25,14 @@ def reproduce(
     ] = "quick",
     data: Annotated[
         list[Path] | None,
-        typer.Option(help=f"folder with rmd17/ and QM7-X files (may be repeated); default: ${DATA_VARIABLE}"),
+        typer.Option(envvar="SIGMAFF_DATA", help="folder with rmd17/ and QM7-X files (repeatable)", show_default=False),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="folder of all experiments; default: reproduce_quick or reproduce_paper")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes on this machine, with one thread each")] = 2,
     scheduler: Annotated[
-        str | None,
-        typer.Option(help="Dask scheduler, tcp://host:port; its workers must see the same folders"),
+        str | None, typer.Option(help="Dask scheduler, tcp://host:port; its workers must see the same folders")
     ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours. Rerun the same command to resume."""
@@ -44,63 +41,47 @@ def reproduce(
     from sigmaff_paper.experiments.reproduce import without_result
 
     if name == "list":
-        console.print(experiments_table())
+        console.print(_experiments_table())
         return
-    with Terminal(console) as terminal:
+    cluster = ClusterConfig(n_workers=workers, scheduler=scheduler)
+    folder = output or Path(f"reproduce_{scale}")
+    with progress() as terminal:
         report, results, paths = run_experiment(
-            name,
-            scale=scale,
-            folders=_folders(data),
-            output=output or Path(f"reproduce_{scale}"),
-            cluster=ClusterConfig(n_workers=workers, scheduler=scheduler),
-            listener=terminal,
+            name, scale=scale, folders=tuple(data or ()), output=folder, cluster=cluster, listener=terminal
         )
-    for table in report.tables:
-        console.print(_printed(table))
-    for result in without_result(results):
-        console.print(f"{result.name} ({result.status}): {result.reason}", soft_wrap=True)
-    console.print("\n".join(f"{path}" for path in paths), soft_wrap=True)
+    _print_result(report, results, paths)
     if len(without_result(results)) == len(results):
         raise SigmaffError(f"{name}: no job has a result")
 
 
-def _folders(data: list[Path] | None) -> tuple[Path, ...]:
-    if data:
-        return tuple(data)
-    named = os.environ.get(DATA_VARIABLE)
-    return (Path(named),) if named else ()
+def _print_result(report: "Report", results: "Results", paths: list[Path]) -> None:
+    """Print the tables, with the paper's numbers in brackets, the jobs without a result, and the files."""
+    from sigmaff_paper.experiments.reproduce import without_result
+
+    for table in report.tables:
+        header, *rows = table.cells({})
+        printed = Table(*header, title=Text(table.title), title_justify="left")
+        for row in rows:
+            printed.add_row(*row)
+        console.print(printed)
+    for result in without_result(results):
+        say(f"{result.name} ({result.status}): {result.reason}")
+    say("\n".join(f"{path}" for path in paths))
 
 
-def experiments_table() -> Table:
+def _experiments_table() -> Table:
     """All experiments, what they show, and how long they take."""
     from sigmaff_paper.experiments.data import DataFolders
     from sigmaff_paper.experiments.reproduce import EXPERIMENTS
 
     nowhere = DataFolders(folders=(), made=Path())
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("experiment", no_wrap=True)
+    table.add_column("experiment", no_wrap=True, style="bold")
     table.add_column("shows")
     for column in ("jobs: quick", "paper", "minutes: quick"):
         table.add_column(column, justify="right")
     for name, experiment in EXPERIMENTS.items():
-        table.add_row(
-            Text(name, style="bold"),
-            f"{experiment.title}: {experiment.shows}",
-            f"{len(experiment.jobs('quick', nowhere))}",
-            f"{len(experiment.jobs('paper', nowhere))}",
-            f"{experiment.quick_minutes}",
-        )
+        counts = (len(experiment.jobs("quick", nowhere)), len(experiment.jobs("paper", nowhere)))
+        table.add_row(name, f"{experiment.title}: {experiment.shows}", *map(str, (*counts, experiment.quick_minutes)))
     table.caption = Text("minutes on two cores from the start; experiments share jobs", justify="left")
     return table
-
-
-def _printed(table: "ResultTable") -> Table:
-    """The paper's numbers in brackets."""
-    printed = Table(title=Text(table.title), title_justify="left")
-    n_labels = max(len(labels) for labels in table.rows)
-    for column in ("",) * n_labels + table.columns:
-        printed.add_column(column)
-    for labels, entries in table.rows.items():
-        texts = (entry.text("") for entry in entries)
-        printed.add_row(*labels, *[""] * (n_labels - len(labels)), *texts)
-    return printed

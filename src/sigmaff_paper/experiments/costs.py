@@ -24,7 +24,7 @@ from sigmaff_paper.experiments.data import DataFolders
 from sigmaff_paper.experiments.experiment import Experiment, Report, beside
 from sigmaff_paper.experiments.settings import BACKBONES, TITLES, Scale, n_inducing
 from sigmaff_paper.tables import costs as paper
-from sigmaff_paper.tables.hyperparameters import DROPOUT_PERCENT, ENSEMBLE_SIZE, FIXED_LNK
+from sigmaff_paper.tables.hyperparameters import DROPOUT_PERCENT, ENSEMBLE_SIZE, N_INDUCING
 from sigmaff_paper.tables.md17 import N_ATOMS
 from sigmaff_paper.tables.table import Labels
 
@@ -105,7 +105,7 @@ def _rattled(name: str, seed: int) -> Atoms:
 
 
 def _speed_jobs(scale: Scale, data: DataFolders) -> list[Job]:
-    n_points = FIXED_LNK["qm7x"].n_inducing
+    n_points = N_INDUCING["qm7x"]
     return [SpeedJob(name=f"{scale}/speed", n_inducing=n_points, n_rounds=ROUNDS[scale])]
 
 
@@ -135,7 +135,7 @@ def present_speed(results: Results, scale: Scale) -> Report:
 
 _FOR_ASPIRIN = n_inducing("paper", "md17", N_ATOMS["aspirin"])
 COUNTED_LNK: dict[str, dict[str, int | str]] = {
-    "dimenet++": {"n_inducing": FIXED_LNK["md17"].n_inducing, "mean": "constant"},
+    "dimenet++": {"n_inducing": N_INDUCING["md17"], "mean": "constant"},
     "schnet": {"n_inducing": _FOR_ASPIRIN, "mean": "constant"},
     "nequip": {"n_inducing": _FOR_ASPIRIN, "mean": "residual"},  # with the readout, which is not used
 }
@@ -151,15 +151,10 @@ class ParametersJob(Job):
     lnk: LNKConfig = Field(description="the LNK on it")
 
     def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
-        ours = Method(title="LNK", head=self.lnk, growth="√n")
         n_noise = 1  # a parameter that the paper does not count
-        return {
-            "MCD": METHODS["mc_dropout"].n_parameters(self.backbone),
-            "Evidential": METHODS["evidential"].n_parameters(self.backbone),
-            "LNK": ours.n_parameters(self.backbone) - n_noise,
-            "Ensemble": METHODS["ensemble"].n_parameters(self.backbone),
-            "LNK, closed form": METHODS["fixed_lnk"].n_parameters(self.backbone),
-        }
+        lnk = Method(title="LNK", head=self.lnk, growth="√n").n_parameters(self.backbone) - n_noise
+        names = TRAININGS | {"LNK, closed form": "fixed_lnk"}
+        return {title: METHODS[name].n_parameters(self.backbone) for title, name in names.items()} | {"LNK": lnk}
 
 
 def _parameters_jobs(scale: Scale, data: DataFolders) -> list[Job]:
@@ -191,14 +186,6 @@ def present_parameters(results: Results, scale: Scale) -> Report:
 
 
 EXPERIMENTS = {
-    "speed": Experiment(
-        title="time of a prediction", shows="Table 6", jobs=_speed_jobs, present=present_speed, quick_minutes=1
-    ),
-    "parameters": Experiment(
-        title="numbers of parameters",
-        shows="Table 11",
-        jobs=_parameters_jobs,
-        present=present_parameters,
-        quick_minutes=1,
-    ),
+    "speed": Experiment("time of a prediction", "Table 6", 1, _speed_jobs, present_speed),
+    "parameters": Experiment("numbers of parameters", "Table 11", 1, _parameters_jobs, present_parameters),
 }

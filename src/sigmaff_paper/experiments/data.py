@@ -1,6 +1,5 @@
 """Find the data sets of the experiments."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,16 +36,12 @@ class DataFolders:
 
     def qm7x(self) -> "Qm7xFiles":
         """Return two extxyz files, e.g. of ``sigmaff generate qm7x-like``, or else the published HDF5 files."""
-        for folder in self._qm7x_folders():
-            if (folder / EQUILIBRIUM).is_file():
-                return Qm7xFiles(folder=folder)
-        for folder in self._qm7x_folders():
-            if published := tuple(sorted(folder.glob("[1-8]000.hdf5"))):
-                return Qm7xFiles(folder=self.made / "qm7x", published=published)
-        return Qm7xFiles(folder=self._first("qm7x-like"))
-
-    def _qm7x_folders(self) -> Iterable[Path]:
-        return (folder / name for folder in self.folders for name in QM7X_FOLDERS)
+        folders = [folder / name for folder in self.folders for name in QM7X_FOLDERS]
+        existing = [folder for folder in folders if (folder / EQUILIBRIUM).is_file()]
+        published = [files for folder in folders if (files := sorted(folder.glob("[1-8]000.hdf5")))]
+        if published and not existing:
+            return Qm7xFiles(folder=self.made / "qm7x", published=tuple(published[0]))
+        return Qm7xFiles(folder=existing[0] if existing else self._first("qm7x-like"))
 
     def _first(self, *names: str) -> Path:
         """The first path that exists, or else the first of all."""

@@ -1,6 +1,6 @@
 """Experiments: the jobs of a table or figure of the paper, and our numbers beside the published ones."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,14 +38,19 @@ class ResultTable:
     columns: Labels
     rows: dict[Labels, tuple[Entry, ...]]
 
+    def cells(self, marks: Mapping[str, str]) -> list[list[str]]:
+        """Return the texts of the header and of each row. ``marks`` are those of notes."""
+        n_labels = max(len(labels) for labels in self.rows)
+        lines = [[""] * n_labels + list(self.columns)]
+        for labels, entries in self.rows.items():
+            texts = [entry.text(marks.get(entry.note or "", "")) for entry in entries]
+            lines.append([*labels, *[""] * (n_labels - len(labels)), *texts])
+        return lines
+
     def markdown(self) -> str:
         notes = list(dict.fromkeys(entry.note for row in self.rows.values() for entry in row if entry.note is not None))
-        n_labels = max(len(labels) for labels in self.rows)
-        lines = [[""] * n_labels + list(self.columns), ["---"] * (n_labels + len(self.columns))]
-        for labels, entries in self.rows.items():
-            texts = [entry.text(f" [{notes.index(entry.note) + 1}]" if entry.note else "") for entry in entries]
-            lines.append([*labels, *[""] * (n_labels - len(labels)), *texts])
-        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        header, *rows = self.cells({note: f" [{number}]" for number, note in enumerate(notes, 1)})
+        table = "\n".join("| " + " | ".join(line) + " |" for line in (header, ["---"] * len(header), *rows))
         return "\n\n".join([f"### {self.title}", table, *(f"[{k}] {note}." for k, note in enumerate(notes, 1))])
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,15 +73,15 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Experiment:
     """A table or figure of the paper."""
 
     title: str
     shows: str  # which tables and figures
+    quick_minutes: int  # on two cores, from the start
     jobs: Callable[[Scale, DataFolders], list[Job]]
     present: Callable[[Results, Scale], Report]
-    quick_minutes: int  # on two cores, from the start
 
 
 def beside(
@@ -84,19 +89,18 @@ def beside(
     ours: Ours,
     *,
     rows: Iterable[Labels] | None = None,
-    columns: Sequence[str] | None = None,
     more_columns: Sequence[str] = (),
     title: str = "",
 ) -> ResultTable:
     """Return our numbers beside those of a published table.
 
     Arguments:
-        rows, columns: those to show; default: all of the paper. Rows and columns that the paper does not have show our
-            numbers alone.
-        more_columns: columns after those.
+        rows: those to show; default: all of the paper. A row or column that the paper does not have shows our number
+            alone.
+        more_columns: columns after those of the paper.
         title: appended to that of the paper.
     """
-    shown = (*(paper.columns if columns is None else columns), *more_columns)
+    shown = (*paper.columns, *more_columns)
     return ResultTable(
         title=f"{paper.number}: {paper.caption}{title}",
         columns=shown,
@@ -151,7 +155,7 @@ def _of_quick_scale(kind: Kind, backbones: Iterable[str]) -> list[str]:
     sizes, published, quick = SIZES["quick"][kind], SIZES["paper"][kind], QUICK[kind]
     notes = [
         f"Scale quick: {sizes.n_train} structures to train and {sizes.n_validation} to validate (paper: "
-        f"{published.n_train} and {published.n_validation}), {quick.epochs} epochs in batches of {quick.batch_size}."
+        f"{published.n_train} and {published.n_validation}), {quick.epochs} epochs in batches of {sizes.batch_size}."
     ]
     if quick.forces_weight is not None:
         notes.append(

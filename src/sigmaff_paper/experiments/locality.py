@@ -15,8 +15,8 @@ from sigmaff.runs.jobs import Job, JobFolder, Results
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.data import DataFolders
 from sigmaff_paper.experiments.experiment import Experiment, Report, beside, differences
-from sigmaff_paper.experiments.settings import Scale
-from sigmaff_paper.experiments.study import Study, study_jobs
+from sigmaff_paper.experiments.settings import SIZES, Scale
+from sigmaff_paper.experiments.study import Study
 from sigmaff_paper.tables import costs as paper
 from sigmaff_paper.tables.hyperparameters import COPIES_APART
 from sigmaff_paper.tables.table import Labels
@@ -30,7 +30,7 @@ METHODS = {
     "LNK": "lnk-5",
     "fixed-LNK, closed form": "fixed-lnk-closed",
 }
-COLUMNS = {"slope": "slope", "σ of 8 / σ of 1": "last"}
+LAST = "σ of 8 / σ of 1"
 N_COPIED = 20
 """Test structures that are copied."""
 
@@ -68,25 +68,23 @@ def _energy_std(model: Model, atoms: Atoms) -> float:
     return float(prediction.energy_std)
 
 
-def _study(scale: Scale) -> Study:
-    return Study(scale=scale, dataset=MOLECULE, backbone=BACKBONE, methods=tuple(METHODS.values()))
+STUDIES = {scale: Study(scale, MOLECULE, BACKBONE, tuple(METHODS.values())) for scale in SIZES}
 
 
 def _jobs(scale: Scale, data: DataFolders) -> list[Job]:
-    study = _study(scale)
-    source = DataSource(path=data.md17(MOLECULE), format="rmd17_original")
+    study, source = STUDIES[scale], DataSource(path=data.md17(MOLECULE), format="rmd17_original")
     copies = [
         CopiesJob(name=study.job(f"{name}-copies"), after=(study.job(name),), needs=(source.path,), source=source)
         for name in study.methods
     ]
-    return [*study_jobs([study], data), *copies]
+    return [*study.jobs(data), *copies]
 
 
 def present(results: Results, scale: Scale) -> Report:
-    study = _study(scale)
+    study = STUDIES[scale]
 
     def ours(row: Labels, column: str) -> float | None:
-        return study.number(results, f"{METHODS[row[0]]}-copies", COLUMNS[column])
+        return study.number(results, f"{METHODS[row[0]]}-copies", "last" if column == LAST else column)
 
     curves = {
         title: results[name].content["curve"]
@@ -94,7 +92,7 @@ def present(results: Results, scale: Scale) -> Report:
         if (name := study.job(f"{method}-copies")) in results and results[name].status == "done"
     }
     return Report(
-        tables=[beside(paper.LOCALITY, ours, rows=[(title,) for title in METHODS], columns=tuple(COLUMNS))],
+        tables=[beside(paper.LOCALITY, ours, rows=[(title,) for title in METHODS], more_columns=(LAST,))],
         figures={"growth": figures.growth(curves)} if curves else {},
         notes=[
             "The paper's figure has no numbers. Its text: ensembles and LNK grow linearly with slope 1, MCD does so in "
@@ -107,11 +105,5 @@ def present(results: Results, scale: Scale) -> Report:
 
 
 EXPERIMENTS = {
-    "locality": Experiment(
-        title="growth of σ with the number of distant copies of a molecule",
-        shows="Figure 2",
-        jobs=_jobs,
-        present=present,
-        quick_minutes=4,
-    )
+    "locality": Experiment("growth of σ with the number of distant copies of a molecule", "Figure 2", 4, _jobs, present)
 }

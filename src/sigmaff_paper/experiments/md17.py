@@ -1,6 +1,7 @@
 """MD17: errors and calibration by molecule, detection of other molecules, and the mixture density network."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.experiment import Entry, Experiment, Ours, Report, ResultTable, beside, differences
 from sigmaff_paper.experiments.figures import Matrix
 from sigmaff_paper.experiments.settings import TITLES, Scale
-from sigmaff_paper.experiments.study import MD17_MOLECULES, Study, study_jobs
+from sigmaff_paper.experiments.study import MD17_MOLECULES, Study, jobs_of
 from sigmaff_paper.tables import md17 as paper
 from sigmaff_paper.tables.table import CALIBRATION, Labels
 
@@ -45,11 +46,7 @@ FIXED_EVERYWHERE = {**COLUMNS, "LNK": "fixed-lnk"}
 def _studies(
     scale: Scale, backbones: Iterable[str], methods: tuple[str, ...], molecules: tuple[str, ...]
 ) -> list[Study]:
-    return [
-        Study(scale=scale, dataset=molecule, backbone=backbone, methods=methods)
-        for backbone in backbones
-        for molecule in molecules
-    ]
+    return [Study(scale, molecule, backbone, methods) for backbone in backbones for molecule in molecules]
 
 
 _ALL = ("backbone", "mcd-20", "mcd-20-69", "evidential", "fixed-lnk", "fixed-lnk-closed")
@@ -81,7 +78,7 @@ def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str,
     def ours(row: Labels, column: str) -> float | None:
         molecule, measure = row
         key, factor = MEASURES[measure]
-        study = Study(scale=scale, dataset=molecule, backbone=backbone)
+        study = Study(scale, molecule, backbone)
         number = study.number(results, columns[column], "metrics", key)
         return None if number is None else factor * number
 
@@ -130,27 +127,21 @@ COLUMN_OF_MOLECULES = {"Dropout": ("MCD", "MCD (N=5)"), "fixed-LNK": ("fixed-LNK
 
 def _averages(results: Results, scale: Scale) -> ResultTable:
     """Table 3; for fewer molecules, with the paper's averages over the same ones."""
-    columns = (*paper.AVERAGE.columns, CLOSED)
-    rows: dict[Labels, tuple[Entry, ...]] = {}
-    for backbone, title in ((backbone, TITLES[backbone]) for backbone in AVERAGED):
-        ours, molecules = ours_of(results, scale, backbone, COLUMNS), _molecules(scale, backbone)
-        for measure in ("Energy", "Forces"):
-            means = {column: _mean([ours((m, measure), column) for m in molecules]) for column in columns}
-            if molecules == paper.MOLECULES:
-                rows[title, measure] = tuple(
-                    Entry(
-                        ours=mean,
-                        paper=paper.AVERAGE.value((title, measure), column),
-                        note=paper.AVERAGE.slip((title, measure), column),
-                    )
-                    for column, mean in means.items()
-                )
-            else:
-                rows[f"{title}: {', '.join(molecules)}", measure] = tuple(
-                    Entry(ours=mean, paper=_published_mean(backbone, molecules, measure, column))
-                    for column, mean in means.items()
-                )
-    return ResultTable(title=f"{paper.AVERAGE.number}: {paper.AVERAGE.caption}", columns=columns, rows=rows)
+    rows: dict[Labels, tuple[str, tuple[str, ...]]] = {}  # backbone and molecules
+    for backbone in AVERAGED:
+        molecules, title = _molecules(scale, backbone), TITLES[backbone]
+        named = title if molecules == paper.MOLECULES else f"{title}: {', '.join(molecules)}"
+        rows |= {(named, measure): (backbone, molecules) for measure in ("Energy", "Forces")}
+
+    def mean(row: Labels, column: str) -> float | None:
+        backbone, molecules = rows[row]
+        ours = ours_of(results, scale, backbone, COLUMNS)
+        return _mean([ours((molecule, row[1]), column) for molecule in molecules])
+
+    columns = paper.AVERAGE.columns
+    means = {row: tuple(_published_mean(*rows[row], row[1], column) for column in columns) for row in rows}
+    table = replace(paper.AVERAGE, rows={**means, **paper.AVERAGE.rows})  # printed averages replace computed ones
+    return beside(table, mean, rows=rows, more_columns=(CLOSED,))
 
 
 def _published_mean(backbone: str, molecules: tuple[str, ...], measure: str, column: str) -> float | None:
@@ -168,14 +159,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 # --- detection of other molecules
 
-METHOD_TITLES = {
-    "mcd-20": "MCD",
-    "evidential": "Evidential",
-    "fixed-lnk": "fixed-LNK",
-    "fixed-lnk-closed": CLOSED,
-    "ensemble": "Ensemble",
-    "gmdn": "GMDN",
-}
+METHOD_TITLES = {method: column for column, method in reversed(COLUMNS.items())}
 PERFECT = ("fixed-lnk", "fixed-lnk-closed", "ensemble")
 """Methods that detect all molecules according to the text; its figures have no other numbers."""
 SUMMARY: dict[str, str] = {
@@ -189,12 +173,9 @@ SAME_SIZE = "ethanol, malonaldehyde (9 atoms each), σ per atom"
 def auroc_map(results: Results, scale: Scale, backbone: str, method: str, measure: str) -> Matrix:
     """Return AUROC by trained (rows) and other (columns) molecule; 0.5 on the diagonal, by definition."""
     names = MD17_MOLECULES[scale]
-    values = np.full((len(names), len(names)), np.nan)
-    for row, trained in enumerate(names):
-        study = Study(scale=scale, dataset=trained, backbone=backbone)
-        for column, other in enumerate(names):
-            number = study.number(results, method, "ood", other, measure)
-            values[row, column] = np.nan if number is None else number
+    studies = [Study(scale, molecule, backbone) for molecule in names]
+    found = [[study.number(results, method, "ood", other, measure) for other in names] for study in studies]
+    values = np.array(found, dtype=float)  # NaN for None
     np.fill_diagonal(values, 0.5)
     return values
 
@@ -207,10 +188,7 @@ def present_detection(results: Results, scale: Scale) -> Report:
         for method in methods[backbone]
     }
     return Report(
-        tables=[
-            _summary(results, scale, maps),
-            *(_map_table(values, scale, *key) for key, values in maps.items()),
-        ],
+        tables=[_summary(results, scale, maps), *(_map_table(values, scale, *key) for key, values in maps.items())],
         figures={
             backbone: figures.heat_maps(
                 {METHOD_TITLES[method]: maps[backbone, method] for method in methods[backbone]}, MD17_MOLECULES[scale]
@@ -229,34 +207,24 @@ def present_detection(results: Results, scale: Scale) -> Report:
 
 def _summary(results: Results, scale: Scale, models: Iterable[tuple[str, str]]) -> ResultTable:
     """Of models by backbone and method."""
+    names = MD17_MOLECULES[scale]
+    others, pair = ~np.eye(len(names), dtype=bool), [names.index("ethanol"), names.index("malonaldehyde")]
     rows: dict[Labels, tuple[Entry, ...]] = {}
     for backbone, method in models:
         per_atom, of_whole, of_forces = (auroc_map(results, scale, backbone, method, key) for key in SUMMARY.values())
         rows[TITLES[backbone], METHOD_TITLES[method]] = (
-            Entry(ours=_least_off_diagonal(per_atom)),
-            Entry(ours=_least_off_diagonal(of_whole), paper=1.0 if method in PERFECT else None),
-            Entry(ours=_least_off_diagonal(of_forces)),
-            Entry(ours=_same_size(per_atom, scale)),
+            Entry(ours=_least(per_atom[others])),
+            Entry(ours=_least(of_whole[others]), paper=1.0 if method in PERFECT else None),
+            Entry(ours=_least(of_forces[others])),
+            Entry(ours=_least(per_atom[pair, pair[::-1]])),
         )
-    return ResultTable(
-        title="Figures 3, 5 and 6: the pair that is hardest to distinguish",
-        columns=(*SUMMARY, SAME_SIZE),
-        rows=rows,
-    )
+    title = "Figures 3, 5 and 6: the pair that is hardest to distinguish"
+    return ResultTable(title=title, columns=(*SUMMARY, SAME_SIZE), rows=rows)
 
 
-def _least_off_diagonal(values: Matrix) -> float | None:
+def _least(values: Matrix) -> float | None:
     """``None`` if a value is missing."""
-    others = values[~np.eye(len(values), dtype=bool)]
-    return float(others.min()) if np.isfinite(others).all() else None
-
-
-def _same_size(values: Matrix, scale: Scale) -> float | None:
-    """The lesser of both directions."""
-    names = MD17_MOLECULES[scale]
-    one, other = names.index("ethanol"), names.index("malonaldehyde")
-    least = float(np.minimum(values[one, other], values[other, one]))
-    return least if np.isfinite(least) else None
+    return float(values.min()) if np.isfinite(values).all() else None
 
 
 def _map_table(values: Matrix, scale: Scale, backbone: str, method: str) -> ResultTable:
@@ -295,24 +263,20 @@ def present_mixture(results: Results, scale: Scale) -> Report:
 
 EXPERIMENTS = {
     "md17-accuracy": Experiment(
-        title="errors and calibration on MD17, by molecule and on average",
-        shows="Tables 2, 3, 14, 15, 16",
-        jobs=lambda scale, data: study_jobs(ACCURACY[scale], data),
-        present=present_accuracy,
-        quick_minutes=16,
+        "errors and calibration on MD17, by molecule and on average",
+        "Tables 2, 3, 14, 15, 16",
+        16,
+        jobs_of(ACCURACY),
+        present_accuracy,
     ),
     "md17-ood": Experiment(
-        title="detection of molecules of MD17 other than the one that a model was trained on",
-        shows="Figures 3, 5, 6",
-        jobs=lambda scale, data: study_jobs(DETECTION[scale], data),
-        present=present_detection,
-        quick_minutes=9,
+        "detection of molecules of MD17 other than the one that a model was trained on",
+        "Figures 3, 5, 6",
+        9,
+        jobs_of(DETECTION),
+        present_detection,
     ),
     "gmdn": Experiment(
-        title="graph mixture density network against LNK",
-        shows="Table 13, Figure 4",
-        jobs=lambda scale, data: study_jobs(MIXTURE[scale], data),
-        present=present_mixture,
-        quick_minutes=6,
+        "graph mixture density network against LNK", "Table 13, Figure 4", 6, jobs_of(MIXTURE), present_mixture
     ),
 }

@@ -1,23 +1,20 @@
 """QM7-X: errors, calibration, detection of non-equilibrium structures, dropout rates and σ of forces."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 from sigmaff.runs.jobs import Results
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.experiment import Experiment, Ours, Report, beside, differences
 from sigmaff_paper.experiments.settings import TITLES, Scale
-from sigmaff_paper.experiments.study import OUT_OF_EQUILIBRIUM, RATES, Study, study_jobs
+from sigmaff_paper.experiments.study import OUT_OF_EQUILIBRIUM, RATES, Study, jobs_of
 from sigmaff_paper.tables import qm7x as paper
 from sigmaff_paper.tables.table import CALIBRATION, Labels, PaperTable
 
 METRICS, OOD = ("metrics",), ("ood", OUT_OF_EQUILIBRIUM)
 MEASURES: dict[str, tuple[str, ...]] = {  # keys of a result
-    "Energy": (*METRICS, "energy_mae"),
-    "Energy MAE": (*METRICS, "energy_mae"),
-    "Energy ID": (*METRICS, "energy_mae"),
-    "Forces": (*METRICS, "forces_mae"),
-    "Forces MAE": (*METRICS, "forces_mae"),
-    "Forces ID": (*METRICS, "forces_mae"),
+    **dict.fromkeys(("Energy", "Energy MAE", "Energy ID"), (*METRICS, "energy_mae")),
+    **dict.fromkeys(("Forces", "Forces MAE", "Forces ID"), (*METRICS, "forces_mae")),
     "Energy OOD": (*OOD, "ood_energy_mae"),
     "Forces OOD": (*OOD, "ood_forces_mae"),
     CALIBRATION: (*METRICS, "energy_calibration_paper"),
@@ -25,12 +22,9 @@ MEASURES: dict[str, tuple[str, ...]] = {  # keys of a result
     "Calibration, global": (*METRICS, "energy_calibration"),
     "Calibration, global, forces": (*METRICS, "forces_calibration"),
     "Calibration, global, raw": (*METRICS, "energy_calibration_raw"),
-    "AUC-ROC": (*OOD, "energy_auroc_total"),
-    "AUC-ROC energy": (*OOD, "energy_auroc_total"),
+    **dict.fromkeys(("AUC-ROC", "AUC-ROC energy"), (*OOD, "energy_auroc_total")),
     "AUC-ROC, σ per atom": (*OOD, "energy_auroc"),
-    "AUC-ROC, force σ": (*OOD, "forces_auroc"),
-    "AUC-ROC forces": (*OOD, "forces_auroc"),
-    "AUC-ROC forces (trace)": (*OOD, "forces_auroc"),
+    **dict.fromkeys(("AUC-ROC, force σ", "AUC-ROC forces", "AUC-ROC forces (trace)"), (*OOD, "forces_auroc")),
 }
 COLUMNS = {
     "MCD 20 %": "mcd-20",
@@ -58,10 +52,6 @@ OTHER_COLUMNS = {"MCD": "mcd-20", "Evidential": "evidential"}
 OTHER_69_COLUMNS = {"MCD": "mcd-20-69", "Evidential": "evidential"}
 
 
-def _study(scale: Scale, backbone: str, methods: tuple[str, ...] = ()) -> Study:
-    return Study(scale=scale, dataset="qm7x", backbone=backbone, methods=methods)
-
-
 MAIN: dict[Scale, str] = {"quick": "schnet", "paper": "dimenet++"}
 """The backbone in place of the paper's DimeNet++."""
 _MAIN = (*COLUMNS.values(), "mcd-20-69")
@@ -69,16 +59,16 @@ _OTHER = ("mcd-20", "mcd-20-69", "evidential")
 _DROPOUT = tuple(f"mcd-{rate}" for rate in RATES)
 
 STUDIES: dict[Scale, list[Study]] = {
-    "quick": [_study("quick", "schnet", _MAIN)],
+    "quick": [Study("quick", "qm7x", "schnet", _MAIN)],
     "paper": [
-        _study("paper", "dimenet++", (*_MAIN, "mcd-1-69", "mcd-lnk-5", "mcd-lnk-1-69")),
-        _study("paper", "schnet", _OTHER),
-        _study("paper", "nequip", _OTHER),
+        Study("paper", "qm7x", "dimenet++", (*_MAIN, "mcd-1-69", "mcd-lnk-5", "mcd-lnk-1-69")),
+        Study("paper", "qm7x", "schnet", _OTHER),
+        Study("paper", "qm7x", "nequip", _OTHER),
     ],
 }
 DROPOUT: dict[Scale, list[Study]] = {
-    "quick": [_study("quick", "schnet", _DROPOUT)],
-    "paper": [_study("paper", "dimenet++", _DROPOUT), _study("paper", "schnet", _DROPOUT)],
+    "quick": [Study("quick", "qm7x", "schnet", _DROPOUT)],
+    "paper": [Study("paper", "qm7x", "dimenet++", _DROPOUT), Study("paper", "qm7x", "schnet", _DROPOUT)],
 }
 
 
@@ -88,7 +78,7 @@ def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str,
     def ours(row: Labels, column: str) -> float | None:
         if column not in columns:
             return None
-        return _study(scale, backbone).number(results, columns[column], *MEASURES[row[-1]])
+        return Study(scale, "qm7x", backbone).number(results, columns[column], *MEASURES[row[-1]])
 
     return ours
 
@@ -116,15 +106,17 @@ def _report(
         appendix: beginnings of rows of the appendix.
         figure: name and label.
     """
-    main = ours_of(results, scale, MAIN[scale], COLUMNS)
+    main, title = MAIN[scale], _title(scale)
     rows: list[Labels] = [(measure,) for measure in measures]
-    tables = [beside(table, main, rows=rows, more_columns=MORE, title=_title(scale))]
-    for more, columns in ((paper.DIMENET_ALL, DIMENET_COLUMNS), (paper.DIMENET_69, DIMENET_69_COLUMNS)):
+    tables = [beside(table, ours_of(results, scale, main, COLUMNS), rows=rows, more_columns=MORE, title=title)]
+    for more, ours, ending in (
+        (paper.DIMENET_ALL, ours_of(results, scale, main, DIMENET_COLUMNS), title),
+        (paper.DIMENET_69, ours_of(results, scale, main, DIMENET_69_COLUMNS), title),
+        (paper.OTHER_BACKBONES, _of_two_backbones(results, scale, OTHER_COLUMNS), ""),
+        (paper.OTHER_BACKBONES_69, _of_two_backbones(results, scale, OTHER_69_COLUMNS), ""),
+    ):
         rows = [row for row in more.rows if row[-1].startswith(appendix)]
-        tables.append(beside(more, ours_of(results, scale, MAIN[scale], columns), rows=rows, title=_title(scale)))
-    for more, columns in ((paper.OTHER_BACKBONES, OTHER_COLUMNS), (paper.OTHER_BACKBONES_69, OTHER_69_COLUMNS)):
-        rows = [row for row in more.rows if row[-1].startswith(appendix)]
-        tables.append(beside(more, _of_two_backbones(results, scale, columns), rows=rows))
+        tables.append(beside(more, ours, rows=rows, title=ending))
     name, label = figure
     return Report(
         tables=tables,
@@ -195,9 +187,12 @@ def _force_methods(scale: Scale) -> dict[str, dict[str, str]]:
     }
 
 
-def _force_study(scale: Scale) -> Study:
-    methods = (method for columns in _force_methods(scale).values() for method in columns.values())
-    return _study(scale, MAIN[scale], tuple(methods))
+FORCE: dict[Scale, list[Study]] = {
+    scale: [
+        Study(scale, "qm7x", MAIN[scale], tuple(chain.from_iterable(map(dict.values, _force_methods(scale).values()))))
+    ]
+    for scale in FORCE_RATES
+}
 
 
 def present_forces(results: Results, scale: Scale) -> Report:
@@ -221,38 +216,24 @@ def present_forces(results: Results, scale: Scale) -> Report:
 
 EXPERIMENTS = {
     "qm7x-accuracy": Experiment(
-        title="errors on QM7-X, in and out of equilibrium",
-        shows="Tables 4, 17, 18, 19, 20 (errors)",
-        jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
-        present=present_accuracy,
-        quick_minutes=15,
+        "errors on QM7-X, in and out of equilibrium",
+        "Tables 4, 17, 18, 19, 20 (errors)",
+        15,
+        jobs_of(STUDIES),
+        present_accuracy,
     ),
     "qm7x-calibration": Experiment(
-        title="calibration on QM7-X",
-        shows="Tables 4, 17, 18, 19, 20 (calibration)",
-        jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
-        present=present_calibration,
-        quick_minutes=15,
+        "calibration on QM7-X", "Tables 4, 17, 18, 19, 20 (calibration)", 15, jobs_of(STUDIES), present_calibration
     ),
     "qm7x-ooe": Experiment(
-        title="detection of non-equilibrium structures of QM7-X",
-        shows="Tables 5, 17, 18, 19, 20 (AUC-ROC)",
-        jobs=lambda scale, data: study_jobs(STUDIES[scale], data),
-        present=present_detection,
-        quick_minutes=15,
+        "detection of non-equilibrium structures of QM7-X",
+        "Tables 5, 17, 18, 19, 20 (AUC-ROC)",
+        15,
+        jobs_of(STUDIES),
+        present_detection,
     ),
-    "dropout-rate": Experiment(
-        title="dropout rates on QM7-X",
-        shows="Tables 21, 22",
-        jobs=lambda scale, data: study_jobs(DROPOUT[scale], data),
-        present=present_dropout,
-        quick_minutes=7,
-    ),
+    "dropout-rate": Experiment("dropout rates on QM7-X", "Tables 21, 22", 7, jobs_of(DROPOUT), present_dropout),
     "force-uncertainty": Experiment(
-        title="σ of forces by dropout, by an ensemble, and analytic",
-        shows="Table 7",
-        jobs=lambda scale, data: study_jobs([_force_study(scale)], data),
-        present=present_forces,
-        quick_minutes=15,
+        "σ of forces by dropout, by an ensemble, and analytic", "Table 7", 15, jobs_of(FORCE), present_forces
     ),
 }

@@ -7,42 +7,21 @@ from typing import Literal
 from sigmaff.backbones import BackboneConfig, DimeNetPPConfig, NequIPConfig, SchNetConfig
 from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingConfig
 from sigmaff_paper.tables import hyperparameters as paper
-from sigmaff_paper.tables.hyperparameters import Kind
+from sigmaff_paper.tables.hyperparameters import Kind, Sizes
 
 Scale = Literal["quick", "paper"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Numbers of structures."""
-
-    n_train: int
-    n_validation: int
-    n_test: int | None  # None: all others
-    n_ood: int  # of each other set
-
-
 SIZES: dict[Scale, dict[Kind, Sizes]] = {
     "quick": {
-        "md17": Sizes(n_train=400, n_validation=200, n_test=300, n_ood=100),
-        "qm7x": Sizes(n_train=1400, n_validation=200, n_test=300, n_ood=300),
+        "md17": Sizes(batch_size=5, n_train=400, n_validation=200, n_test=300, n_ood=100),
+        "qm7x": Sizes(batch_size=10, n_train=1400, n_validation=200, n_test=300, n_ood=300),
     },
-    "paper": {  # the numbers of test structures are ours: the paper does not state its own
-        "md17": Sizes(
-            n_train=paper.SIZES["md17"].n_train,
-            n_validation=paper.SIZES["md17"].n_validation,
-            n_test=2000,
-            n_ood=1000,
-        ),
-        "qm7x": Sizes(
-            n_train=paper.SIZES["qm7x"].n_train,
-            n_validation=paper.SIZES["qm7x"].n_validation,
-            n_test=None,
-            n_ood=4000,
-        ),
+    "paper": {  # the numbers of test structures are ours
+        "md17": replace(paper.SIZES["md17"], n_test=2000, n_ood=1000),
+        "qm7x": replace(paper.SIZES["qm7x"], n_ood=4000),
     },
 }
-
 BACKBONES: dict[Scale, dict[str, BackboneConfig]] = {
     "quick": {
         "schnet": SchNetConfig(n_hidden=64, n_filters=64, n_interactions=3, n_gaussians=25, cutoff=5.0),
@@ -62,19 +41,18 @@ class Quick:
 
     epochs: int
     head_epochs: int  # of a Gaussian process on a trained backbone
-    batch_size: int
     warmup_steps: int = 100
+    n_inducing: int = 100
     forces_weight: float | None = None  # ρ; None: the default of a training
 
 
 QUICK: dict[Kind, Quick] = {
-    "md17": Quick(epochs=50, head_epochs=15, batch_size=5),
-    "qm7x": Quick(epochs=40, head_epochs=12, batch_size=10, forces_weight=0.5),
+    "md17": Quick(epochs=50, head_epochs=15),
+    "qm7x": Quick(epochs=40, head_epochs=12, forces_weight=0.5),
 }
 QUICK_RATES = {"schnet": 2e-3, "dimenet++": 2e-3, "nequip": 5e-3}
 QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
 """Learning rates of a Gaussian process, and of a backbone that is fine-tuned with it."""
-QUICK_INDUCING: dict[Kind, int] = {"md17": 100, "qm7x": 100}
 
 NEQUIP = paper.Training(learning_rate=0.01, warmup_steps=1000, decay_steps=1_200_000, ema_decay=0.99)
 """The paper omits NequIP's. Rate and EMA are those of the NequIP publication; decay and patience as for DimeNet++."""
@@ -94,28 +72,23 @@ def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> T
     if scale == "quick":
         settings = _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
         return settings.model_copy(update={"head_learning_rate": QUICK_HEAD_RATE})
-    process = paper.FIXED_LNK[kind] if frozen else paper.LNK.get(kind, paper.LNK["qm7x"])
-    changes = {
-        "learning_rate": process.learning_rate,
-        "head_learning_rate": process.learning_rate,
-        "patience": process.patience,
-        "forces_weight": process.forces_weight,
-    }
-    return training(scale, kind, backbone, evidential=False).model_copy(update=changes)
+    rate = paper.FIXED_LNK_RATE if frozen else paper.LNK_RATE
+    rates = {"learning_rate": rate, "head_learning_rate": rate}
+    return training(scale, kind, backbone, evidential=False).model_copy(update=rates)
 
 
 def n_inducing(scale: Scale, kind: Kind, n_atoms: int | None) -> int:
     """Return the number of inducing points; for a molecule of MD17 the same number for each atom, ⌊100/n⌋·n."""
     if scale == "quick":
-        return QUICK_INDUCING[kind]
-    most = paper.FIXED_LNK[kind].n_inducing
+        return QUICK[kind].n_inducing
+    most = paper.N_INDUCING[kind]
     return most if n_atoms is None else most // n_atoms * n_atoms
 
 
 def _quick(kind: Kind, epochs: int, learning_rate: float) -> TrainingConfig:
     return TrainingConfig(
         forces_weight=QUICK[kind].forces_weight,
-        batch_size=QUICK[kind].batch_size,
+        batch_size=SIZES["quick"][kind].batch_size,
         max_epochs=epochs,
         validate_every=5,
         learning_rate=learning_rate,

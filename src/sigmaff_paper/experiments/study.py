@@ -1,6 +1,6 @@
 """Studies: the models of one data set and one backbone. Experiments share them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sigmaff.data import DataSource, SplitConfig
@@ -33,27 +33,22 @@ def _with_dropout(name: str, percent: int, n_samples: int | None = None, sampled
 
 
 N, MORE = paper.N_SAMPLES, paper.N_MORE_SAMPLES
+UNCHANGED = ("ensemble", "evidential", "gmdn", "svgp_dkl", "llpr", "latent_knn", "latent_mahalanobis")
 METHODS: dict[str, Method] = {
     **methods.ensemble_members(paper.ENSEMBLE_SIZE),
-    "ensemble": methods.METHODS["ensemble"],
+    **{name.replace("_", "-"): methods.METHODS[name] for name in UNCHANGED},
+    "fixed-lnk": methods.METHODS["fixed_lnk_variational"],
+    "fixed-lnk-closed": methods.METHODS["fixed_lnk"],
     **{f"mcd-{rate}": _with_dropout("mc_dropout", rate, N) for rate in RATES},
     **{f"mcd-{rate}-69": _with_dropout("mc_dropout", rate, MORE, f"mcd-{rate}") for rate in (1, 20)},
-    "evidential": methods.METHODS["evidential"],
-    "gmdn": methods.METHODS["gmdn"],
-    "svgp-dkl": methods.METHODS["svgp_dkl"],
     **{f"lnk-{rate}": _with_dropout("lnk", rate) for rate in RATES},
     **{f"mcd-lnk-{rate}": _with_dropout("mcd_lnk", rate, N, f"lnk-{rate}") for rate in RATES},
     "mcd-lnk-1-69": _with_dropout("mcd_lnk", 1, MORE, "lnk-1"),
-    "fixed-lnk": methods.METHODS["fixed_lnk_variational"],
-    "fixed-lnk-closed": methods.METHODS["fixed_lnk"],
-    "llpr": methods.METHODS["llpr"],
-    "latent-knn": methods.METHODS["latent_knn"],
-    "latent-mahalanobis": methods.METHODS["latent_mahalanobis"],
 }
 """Methods of the paper's columns, and ours."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Study:
     scale: Scale
     dataset: str  # a molecule of MD17, or qm7x
@@ -131,6 +126,6 @@ class Study:
         return model.model_copy(update={"head": model.head.model_copy(update={"n_inducing": n})})
 
 
-def study_jobs(studies: Iterable[Study], data: DataFolders) -> list[Job]:
-    """Return the jobs of all studies, each once, sources first."""
-    return list({job.name: job for study in studies for job in study.jobs(data)}.values())
+def jobs_of(studies: Mapping[Scale, Iterable[Study]]) -> Callable[[Scale, DataFolders], list[Job]]:
+    """Return a function that lists the jobs of all studies at a scale, each once, sources first."""
+    return lambda scale, data: list({job.name: job for study in studies[scale] for job in study.jobs(data)}.values())

@@ -4,7 +4,7 @@ from sigmaff.runs.jobs import Results
 from sigmaff_paper.experiments import figures, md17, qm7x
 from sigmaff_paper.experiments.experiment import Experiment, Report, beside, differences
 from sigmaff_paper.experiments.settings import TITLES, Scale
-from sigmaff_paper.experiments.study import Study, study_jobs
+from sigmaff_paper.experiments.study import Study, jobs_of
 from sigmaff_paper.tables import md17 as paper
 from sigmaff_paper.tables.table import Labels
 
@@ -13,12 +13,13 @@ BACKBONE = "dimenet++"  # on MD17
 MOLECULES: dict[Scale, tuple[str, ...]] = {"quick": ("ethanol", "uracil"), "paper": paper.MOLECULES}
 
 
-def _studies(scale: Scale) -> list[Study]:
-    backbones = dict.fromkeys(MOLECULES[scale], BACKBONE) | {"qm7x": qm7x.MAIN[scale]}
-    return [
-        Study(scale=scale, dataset=dataset, backbone=backbone, methods=tuple(COLUMNS.values()))
-        for dataset, backbone in backbones.items()
+STUDIES: dict[Scale, list[Study]] = {
+    scale: [
+        *(Study(scale, molecule, BACKBONE, tuple(COLUMNS.values())) for molecule in MOLECULES[scale]),
+        Study(scale, "qm7x", qm7x.MAIN[scale], tuple(COLUMNS.values())),
     ]
+    for scale in MOLECULES
+}
 
 
 def present(results: Results, scale: Scale) -> Report:
@@ -40,12 +41,4 @@ def present(results: Results, scale: Scale) -> Report:
     )
 
 
-EXPERIMENTS = {
-    "svgp-dkl": Experiment(
-        title="SVGP-DKL against LNK",
-        shows="Table 12",
-        jobs=lambda scale, data: study_jobs(_studies(scale), data),
-        present=present,
-        quick_minutes=9,
-    )
-}
+EXPERIMENTS = {"svgp-dkl": Experiment("SVGP-DKL against LNK", "Table 12", 9, jobs_of(STUDIES), present)}

@@ -21,7 +21,7 @@ class GenerateConfig(Settings):
     )
     fmax: float = Field(default=0.01, gt=0, description="eV/Å; relaxation stops below this force")
     max_steps: int = Field(default=500, ge=1, description="maximum number of steps of a relaxation")
-    seed: int = Field(default=0, ge=0, description="seed of conformers and displacements, combined with the SMILES")
+    seed: int = Field(default=0, ge=0, description="seed of molecules, conformers and displacements")
     time_limit: float | None = Field(default=1800.0, gt=0, description="seconds per molecule; null: no limit")
     geometry: EngineConfig = Field(
         default=EngineConfig(calculator="gfn1-xtb"), description="engine for relaxation and normal modes"

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -94,7 +94,8 @@ def _is_done(directory: Path, index: int, smiles: str, failures: Sequence[Failur
 
 def _gather(directory: Path, n_molecules: int, failures: Sequence[Failure]) -> Counts:
     write_json(directory / "failures.json", [asdict(failure) for failure in failures], force=True)
-    structures = list(_read_all(directory, n_molecules))
+    files = (_molecule_file(directory, index) for index in range(n_molecules))
+    structures = [atoms for path in files if path.exists() for atoms in ase.io.read(path, ":")]
     counts = {"molecules": len({atoms.info["smiles"] for atoms in structures})}
     for kind in (EQUILIBRIUM, NONEQUILIBRIUM):
         chosen = [atoms for atoms in structures if atoms.info["kind"] == kind]
@@ -103,12 +104,6 @@ def _gather(directory: Path, n_molecules: int, failures: Sequence[Failure]) -> C
             _write(directory / f"{kind}.extxyz", chosen)
     counts["failures"] = len(failures)
     return counts
-
-
-def _read_all(directory: Path, n_molecules: int) -> Iterator[Atoms]:
-    for index in range(n_molecules):
-        if (path := _molecule_file(directory, index)).exists():
-            yield from ase.io.read(path, ":")
 
 
 def _write(path: Path, structures: Sequence[Atoms]) -> None:

@@ -7,7 +7,7 @@ Kind = Literal["md17", "qm7x"]
 """Kind of data."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Training:
     """A column of Table 9."""
 
@@ -21,49 +21,32 @@ class Training:
 
 
 TRAININGS: dict[tuple[str, str, Kind], Training] = {  # backbone, method, data
-    ("dimenet++", "dropout", "qm7x"): Training(learning_rate=0.002, warmup_steps=550, decay_steps=6_600_000),
-    ("dimenet++", "dropout", "md17"): Training(learning_rate=0.001, warmup_steps=10_000, decay_steps=1_200_000),
-    ("dimenet++", "evidential", "qm7x"): Training(
-        learning_rate=0.001, warmup_steps=550, decay_steps=660_000, ema_decay=0.99, forces_weight=0.9
-    ),
-    ("dimenet++", "evidential", "md17"): Training(
-        learning_rate=0.001, warmup_steps=10_000, decay_steps=1_200_000, forces_weight=0.9
-    ),
-    ("schnet", "dropout", "qm7x"): Training(learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000),
-    ("schnet", "dropout", "md17"): Training(learning_rate=0.001, warmup_steps=10_000, decay_steps=4_000_000),
-    ("schnet", "evidential", "qm7x"): Training(
-        learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000, forces_weight=0.9
-    ),
-    ("schnet", "evidential", "md17"): Training(
-        learning_rate=0.001, warmup_steps=1000, decay_steps=4_000_000, forces_weight=0.9
-    ),
+    ("dimenet++", "dropout", "qm7x"): Training(0.002, 550, 6_600_000),
+    ("dimenet++", "dropout", "md17"): Training(0.001, 10_000, 1_200_000),
+    ("dimenet++", "evidential", "qm7x"): Training(0.001, 550, 660_000, ema_decay=0.99, forces_weight=0.9),
+    ("dimenet++", "evidential", "md17"): Training(0.001, 10_000, 1_200_000, forces_weight=0.9),
+    ("schnet", "dropout", "qm7x"): Training(0.001, 1000, 4_000_000),
+    ("schnet", "dropout", "md17"): Training(0.001, 10_000, 4_000_000),
+    ("schnet", "evidential", "qm7x"): Training(0.001, 1000, 4_000_000, forces_weight=0.9),
+    ("schnet", "evidential", "md17"): Training(0.001, 1000, 4_000_000, forces_weight=0.9),
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """A column of Table 8."""
-
-    learning_rate: float
-    n_inducing: int
-    patience: int = 50
-    forces_weight: float = 0.99
-
-
-FIXED_LNK: dict[Kind, Process] = {
-    "qm7x": Process(learning_rate=0.01, n_inducing=256),
-    "md17": Process(learning_rate=0.01, n_inducing=100),
-}
-LNK: dict[Kind, Process] = {"qm7x": Process(learning_rate=0.001, n_inducing=256)}
+FIXED_LNK_RATE, LNK_RATE = 0.01, 0.001
+"""Learning rates of Table 8. Patience and ρ are those of dropout in Table 9."""
+N_INDUCING: dict[Kind, int] = {"qm7x": 256, "md17": 100}
+"""Inducing points of Table 8."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """A column of Table 10."""
+    """Numbers of structures. The paper's are a column of Table 10."""
 
     batch_size: int
     n_train: int
     n_validation: int
+    n_test: int | None = None  # None: all others; the paper does not state it
+    n_ood: int = 0  # of each other set; the paper does not state it
 
 
 SIZES: dict[Kind, Sizes] = {

@@ -34,3 +34,8 @@ class PaperTable:
         if number is None or row[-1] != CALIBRATION or low <= number <= high:
             return self.slips.get((row, column))
         return f"impossible: the mean score of single structures is between {low} and {high} for any σ"
+
+
+def read_numbers(text: str) -> Numbers:
+    """Read numbers between spaces. A dash is ``None``."""
+    return tuple(None if word == "-" else float(word) for word in text.split())
