@@ -65,6 +65,19 @@ def test_resume_after_a_kill_gives_the_uninterrupted_trajectory(tmp_path: Path):
     assert unbroken.records[1].crossings > 0
 
 
+def test_resume_between_a_rollback_and_the_next_checkpoint(tmp_path: Path):
+    """A rollback of 9 steps cuts the trajectory below its size at the last checkpoint, 7 steps ago at most."""
+    config = changed(RESTARTED, temperature=(900.0,), steps=60)
+    unbroken = run_md(Wells(), [at_sites()], config, tmp_path / "unbroken")
+    assert unbroken.records[0].crossings > 1
+    for calls in range(8, 60, 5):
+        directory = tmp_path / f"broken-{calls}"
+        interrupted(Wells(), at_sites(), config, directory, calls=calls)
+        resumed = run_md(Wells(), [at_sites()], config, directory)
+        assert resumed.records == unbroken.records, calls
+        assert files(directory) == files(tmp_path / "unbroken"), calls
+
+
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
 def test_resume_after_an_interrupt_with_every_thermostat(way: MDConfig, tmp_path: Path):
     potential, start = build_potential(LNK_CONFIG), water_crystal()

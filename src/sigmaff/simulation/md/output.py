@@ -27,6 +27,7 @@ class Output:
         self.directory = directory
         self._sizes: dict[str, int] = {}
         self._unsafe: set[str] = set()
+        self._cuts: set[str] = set()
         sizes = sizes or {}
         for name in {LOG, CROSSINGS, BROKEN, *(path.name for path in directory.glob("trajectory-*.extxyz"))} - {*sizes}:
             (directory / name).unlink(missing_ok=True)
@@ -34,6 +35,7 @@ class Output:
             if not (directory / name).is_file() or (directory / name).stat().st_size < size:
                 raise DataError(f"{directory / name} is shorter than the run left it; remove {directory} to start anew")
             self.cut(name, size)
+        self.apply_cuts()
 
     def size(self, name: str) -> int:
         return self._sizes.get(name, 0)
@@ -46,11 +48,20 @@ class Output:
         self._unsafe.add(name)
 
     def cut(self, name: str, size: int) -> None:
-        """Cut a file to this size."""
-        if (self.directory / name).stat().st_size > size:
-            os.truncate(self.directory / name, size)
+        """Mark a file to be cut to this size. ``apply_cuts`` must follow before anything is appended to it."""
         self._sizes[name] = size
-        self._unsafe.add(name)
+        self._cuts.add(name)
+
+    @property
+    def has_cuts(self) -> bool:
+        return bool(self._cuts)
+
+    def apply_cuts(self) -> None:
+        """Cut the marked files: only after a checkpoint with their new sizes, or the last one could not be resumed."""
+        for name in self._cuts:
+            os.truncate(self.directory / name, self._sizes[name])
+        self._unsafe |= self._cuts
+        self._cuts.clear()
 
     def flush(self) -> dict[str, int]:
         """Write everything to the disk; the sizes of the files."""

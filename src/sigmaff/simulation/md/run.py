@@ -126,7 +126,7 @@ class _Run:
         while any(replica.running for replica in self.replicas):
             self._advance()
             n_done += 1
-            if n_done % self.config.checkpoint_every == 0:
+            if n_done % self.config.checkpoint_every == 0 or self.output.has_cuts:
                 self._save()
             self._report(listener)
         if n_done or self.is_new:
@@ -244,6 +244,7 @@ class _Run:
     def _save(self) -> None:
         memories, histories = zip(*(replica.saved() for replica in self.replicas), strict=True)
         Checkpoint(sizes=self.output.flush(), memories=memories, histories=histories).write(self.directory)
+        self.output.apply_cuts()
 
 
 def _problem(atoms: Atoms, model: Predictor, config: MDConfig) -> str | None:
