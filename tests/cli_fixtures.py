@@ -6,6 +6,7 @@ import ase.io
 import pytest
 
 from cli_case import Workspace, ether_frames, morse_frames, succeed, write_config, write_files
+from sigmaff.files import folder_lock
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +28,20 @@ def deterministic(workspace: Workspace) -> Path:
 
 
 @pytest.fixture(scope="session")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The folder after ``sigmaff compare run.yaml --methods all``: a model of every method, not to be changed."""
-    folder = tmp_path_factory.mktemp("compare")
+def compared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Workspace:
+    """The folder after ``sigmaff compare run.yaml --methods all``: a model of every method, not to be changed.
+
+    Processes of one test session share it.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "compared"
+    with folder_lock(folder):
+        if not (folder / "run" / "comparison.json").exists():
+            _compare(folder)
+    return Workspace(folder=folder)
+
+
+def _compare(folder: Path) -> None:
     ase.io.write(folder / "data.extxyz", morse_frames(150, seed=1))
     ase.io.write(folder / "other.extxyz", ether_frames(12))
     config = write_config(
@@ -39,4 +51,3 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
         ("ood", {"ether": {"source": str(folder / "other.extxyz")}}),
     )
     succeed("compare", config, "--methods", "all")
-    return Workspace(folder=folder)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -117,12 +118,12 @@ def refuse_changes(where: Path, changed: list[str], remedy: str) -> None:
         raise ConfigError(f"{where} belongs to another run ({'; '.join(changed)}); {remedy}")
 
 
-class RunFile(BaseModel):
+class RunFile(BaseModel, ABC):
     """The JSON file of a run folder. It says which run the folder belongs to."""
 
+    @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Settings and digests by name. All must stay the same for the run to resume."""
-        raise NotImplementedError
 
 
 Content = TypeVar("Content", bound=RunFile)

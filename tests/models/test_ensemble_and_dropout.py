@@ -112,7 +112,7 @@ class TestEnsemble:
         other.statistics = other.statistics.__class__(
             **(vars(other.statistics) | {"elements": (1, 6), "reference_energies": {1: 0.0, 6: 0.0}})
         )
-        with pytest.raises(ConfigError, match="member 0 knows H C N O, member 1 H C"):
+        with pytest.raises(ConfigError, match="member 0 knows H, C, N, O; member 1 knows H, C"):
             Ensemble([member(0), other])
 
     @pytest.mark.slow

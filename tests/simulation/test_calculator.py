@@ -277,7 +277,7 @@ def lost_position(atoms: Atoms) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [(unseen_element, "atom 2 .* is S"), (overlap, "atoms 3 and 5 are 0.0173 Å apart"), (lost_position, "atom 6")],
+    [(unseen_element, "atom 2 is S"), (overlap, "atoms 3 and 5 are 0.0173 Å apart"), (lost_position, "atom 6")],
 )
 def test_a_broken_structure_is_an_error_and_leaves_no_results(
     potential: Potential, spoil: Callable[[Atoms], None], message: str
