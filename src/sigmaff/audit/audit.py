@@ -77,28 +77,7 @@ def audit(
         raise DataError("an audit needs at least one structure of a kind that the model knows")
     listener = listener or Listener()
     few = list(structures)[: options.n_structures]
-
-    def random() -> np.random.Generator:
-        return np.random.default_rng(options.seed)
-
-    evaluated = partial(evaluate_subject, subject, batch_size=options.batch_size, listener=listener)
-    own, other = cache(partial(evaluated, data)), partial(evaluated, ood)
-
-    def reference() -> Evaluation | None:
-        if data is None or backbone is None or subject.model is None:
-            return None
-        return evaluate_in_batches(backbone, data, batch_size=options.batch_size, listener=listener)
-
-    measurements: dict[str, Callable[[], Finding]] = {
-        symmetry.NAME: lambda: symmetry.measure(subject, few, random(), n_repeats=options.n_operations),
-        conservation.NAME: lambda: conservation.measure(
-            subject, few, random(), options.n_components, options.n_loops, options.nve_ps, listener
-        ),
-        locality.NAME: lambda: locality.measure(subject, few, n_copies=options.n_copies),
-        accuracy.NAME: lambda: accuracy.measure(own(), reference()),
-        confidence.NAME: lambda: _confidence(subject, few[0], own, other),
-        speed.NAME: lambda: speed.measure(subject, few, backbone, n_rounds=options.n_rounds),
-    }
+    measurements = _measurements(subject, few, data, ood, backbone, options, listener)
 
     def measured(name: str) -> Finding:
         listener.stage(f"{subject.name}: {name.lower()}")
@@ -108,6 +87,39 @@ def audit(
             return not_applicable(name, f"It cannot be measured: {error}")
 
     return Audit(name=subject.name, findings=tuple(map(measured, DESIDERATA)))
+
+
+def _measurements(
+    subject: Subject,
+    few: list[Atoms],
+    data: LabelledStructures | None,
+    ood: LabelledStructures | None,
+    backbone: Model | None,
+    options: AuditConfig,
+    listener: Listener,
+) -> dict[str, Callable[[], Finding]]:
+    """How each desideratum is measured."""
+
+    def random() -> np.random.Generator:
+        return np.random.default_rng(options.seed)
+
+    def reference() -> Evaluation | None:
+        if data is None or backbone is None or subject.model is None:
+            return None
+        return evaluate_in_batches(backbone, data, batch_size=options.batch_size, listener=listener)
+
+    evaluated = partial(evaluate_subject, subject, batch_size=options.batch_size, listener=listener)
+    own, other = cache(partial(evaluated, data)), partial(evaluated, ood)
+    return {
+        symmetry.NAME: lambda: symmetry.measure(subject, few, random(), n_repeats=options.n_operations),
+        conservation.NAME: lambda: conservation.measure(
+            subject, few, random(), options.n_components, options.n_loops, options.nve_ps, listener
+        ),
+        locality.NAME: lambda: locality.measure(subject, few, n_copies=options.n_copies),
+        accuracy.NAME: lambda: accuracy.measure(own(), reference()),
+        confidence.NAME: lambda: _confidence(subject, few[0], own, other),
+        speed.NAME: lambda: speed.measure(subject, few, backbone, n_rounds=options.n_rounds),
+    }
 
 
 def _confidence(subject: Subject, atoms: Atoms, own: Evaluated, other: Evaluated) -> Finding:

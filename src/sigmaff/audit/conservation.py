@@ -9,7 +9,7 @@ from ase.md.velocitydistribution import Stationary
 from ase.md.verlet import VelocityVerlet
 
 from sigmaff.audit import tolerances
-from sigmaff.audit.finding import Finding, judged, line
+from sigmaff.audit.finding import Finding, Series, judged, line
 from sigmaff.audit.subject import Subject, ask
 from sigmaff.errors import DataError
 from sigmaff.evaluation.metrics import FloatArray, rmse
@@ -87,9 +87,12 @@ def measure(
         f"{of_rounding:.1e}); closed paths yield up to {work:.1e} of the work done along them; "
         f"{outcome}" + ("" if run.stopped is None else f" The run ended early, {run.stopped}")
     )
+    return judged(NAME, numbers, tolerances.CONSERVATION, figure, sentence, series=[_plotted(run)])
+
+
+def _plotted(run: Run) -> Series:
     times, energies = run.means(PLOT_POINTS)
-    series = [line("nve", times, 1e3 * (energies - run.energy.mean()))]
-    return judged(NAME, numbers, tolerances.CONSERVATION, figure, sentence, series=series)
+    return line("nve", times, 1e3 * (energies - run.energy.mean()))
 
 
 # --- forces against differences of the energy
