@@ -1,27 +1,26 @@
 """Backbones: networks that map a graph to one invariant embedding per atom."""
 
-from collections.abc import Callable
-from typing import Annotated
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from sigmaff.backbones.base import Backbone
+from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.coordinates import Coordinates, CoordinatesConfig
 from sigmaff.backbones.descriptor import Descriptor, DescriptorConfig
 from sigmaff.backbones.dimenet import DimeNetPP, DimeNetPPConfig
 from sigmaff.backbones.nequip import NequIP, NequIPConfig
 from sigmaff.backbones.schnet import SchNet, SchNetConfig
 
-BackboneConfig = Annotated[
-    SchNetConfig | DimeNetPPConfig | NequIPConfig | CoordinatesConfig | DescriptorConfig, Field(discriminator="name")
-]
-BACKBONES: dict[str, Callable[..., Backbone]] = {
-    "schnet": SchNet,
-    "dimenet++": DimeNetPP,
-    "nequip": NequIP,
-    "coordinates": Coordinates,
-    "descriptor": Descriptor,
-}
+REGISTERED: tuple[type[Backbone], ...] = (SchNet, DimeNetPP, NequIP, Coordinates, Descriptor)
+BACKBONES: dict[str, type[Backbone]] = {kind.Config.model_fields["name"].default: kind for kind in REGISTERED}
+"""By the name in their settings."""
+
+if TYPE_CHECKING:
+    BackboneConfig = BackboneSettings
+else:
+    BackboneConfig = Annotated[reduce(or_, (kind.Config for kind in REGISTERED)), Field(discriminator="name")]
 
 
 def build_backbone(config: BackboneConfig, elements: tuple[int, ...], mean_neighbors: float) -> Backbone:
@@ -32,4 +31,5 @@ def build_backbone(config: BackboneConfig, elements: tuple[int, ...], mean_neigh
         elements: atomic numbers in the training data, sorted.
         mean_neighbors: mean number of neighbours of an atom in the training data.
     """
-    return BACKBONES[config.name](config, elements, mean_neighbors)
+    build: Any = BACKBONES[config.name]
+    return build(config, elements, mean_neighbors)

@@ -1,11 +1,25 @@
 """Base class of backbones."""
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
 
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
+from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
+
+
+class BackboneSettings(Settings):
+    """What the settings of all backbones have in common."""
+
+    name: str
+
+    if TYPE_CHECKING:  # a field of most, a constant of others
+
+        @property
+        def cutoff(self) -> float:
+            """Radius within which atoms are neighbours, Å."""
 
 
 class Backbone(nn.Module, ABC):
@@ -14,6 +28,7 @@ class Backbone(nn.Module, ABC):
     The embedding is the pre-activation of the last hidden layer.
     """
 
+    Config: ClassVar[type[BackboneSettings]]
     max_atomic_number: int = len(chemical_symbols) - 1
 
     def __init__(self, cutoff: float, embedding: Embedding) -> None:

@@ -6,14 +6,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.backbones.base import Backbone
-from sigmaff.config import Settings
+from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 
 
-class CoordinatesConfig(Settings):
+class CoordinatesConfig(BackboneSettings):
     """Hyper-parameters of the raw-coordinate embedding."""
 
     name: Literal["coordinates"] = "coordinates"
@@ -27,6 +26,8 @@ class Coordinates(Backbone):
     Σ_i h_i is then the vector of all coordinates, relative to their mean. The embedding is not invariant: a rotated
     structure, or one with its atoms in another order, is a different structure.
     """
+
+    Config = CoordinatesConfig
 
     def __init__(self, config: CoordinatesConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
         super().__init__(config.cutoff, Embedding(n_features=3 * config.n_atoms, activation=nn.Identity()))

@@ -16,8 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.backbones.base import Backbone
-from sigmaff.config import Settings
+from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, scatter_sum
 
@@ -25,7 +24,7 @@ NEAREST = 0.5
 """Å. Centre of the first radial function."""
 
 
-class DescriptorConfig(Settings):
+class DescriptorConfig(BackboneSettings):
     """Hyper-parameters of the symmetry functions."""
 
     name: Literal["descriptor"] = "descriptor"
@@ -40,6 +39,8 @@ class Descriptor(Backbone):
 
     Their sum over atoms describes a structure and is invariant too. Atoms of unknown elements contribute zero.
     """
+
+    Config = DescriptorConfig
 
     def __init__(self, config: DescriptorConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
         n, n_pairs = len(elements), len(elements) * (len(elements) + 1) // 2

@@ -9,16 +9,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigmaff.backbones.base import Backbone
+from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
-from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 
 MAX_ATOMIC_NUMBER = 94
 
 
-class DimeNetPPConfig(Settings):
+class DimeNetPPConfig(BackboneSettings):
     """Hyper-parameters of DimeNet++; the defaults are the paper's."""
 
     name: Literal["dimenet++"] = "dimenet++"
@@ -55,6 +54,7 @@ class DimeNetPP(Backbone):
     The embedding concatenates those of the output blocks: one before the first step, one after each.
     """
 
+    Config = DimeNetPPConfig
     max_atomic_number = MAX_ATOMIC_NUMBER
 
     def __init__(self, config: DimeNetPPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:

@@ -11,16 +11,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sigmaff.backbones.base import Backbone
+from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
-from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 
 SCALAR = Irrep(0, 1)
 
 
-class NequIPConfig(Settings):
+class NequIPConfig(BackboneSettings):
     """Hyper-parameters of NequIP; the defaults are the paper's for small molecules with l = 1."""
 
     name: Literal["nequip"] = "nequip"
@@ -45,6 +44,8 @@ class NequIP(Backbone):
     Features of one irrep of degree l have the shape (n_atoms, 2l + 1, channels). All weights are drawn from a standard
     normal distribution and divided by the root of their fan-in where they are used.
     """
+
+    Config = NequIPConfig
 
     def __init__(self, config: NequIPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
         embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)

@@ -7,13 +7,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.backbones.base import Backbone
-from sigmaff.config import Settings
+from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
 
-class SchNetConfig(Settings):
+class SchNetConfig(BackboneSettings):
     """Hyper-parameters of SchNet; the defaults are the paper's."""
 
     name: Literal["schnet"] = "schnet"
@@ -32,6 +31,7 @@ class SchNet(Backbone):
     pair instead of once per direction.
     """
 
+    Config = SchNetConfig
     max_atomic_number = 99
 
     def __init__(self, config: SchNetConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
