@@ -11,6 +11,8 @@ from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential
 
 ONE_OF_EACH = {config.name: config for config in reversed(BACKBONES)}
+ONE_BLOCK = {"schnet": {"n_interactions": 1}, "dimenet++": {"n_blocks": 1}, "nequip": {}}
+"""Blocks of SchNet and DimeNet++ are all alike; the second layer of NequIP sees features that the first one makes."""
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the compiler
 
 
@@ -25,7 +27,7 @@ def compiled_and_eager(backbone: BackboneConfig) -> tuple[Potential, list[tuple[
 @pytest.mark.parametrize("backbone", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys())
 @torch.no_grad()
 def test_compiled_equals_eager(backbone: BackboneConfig):
-    _, results = compiled_and_eager(backbone)
+    _, results = compiled_and_eager(backbone.model_copy(update=ONE_BLOCK[backbone.name]))
     torch.testing.assert_close(*results, rtol=1e-10, atol=1e-10)
 
 

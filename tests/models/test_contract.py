@@ -12,10 +12,12 @@ from torch import Tensor
 from contract import (
     AMMONIA,
     ATOM_STD,
+    BACKBONES,
     BATCHING,
     CASES,
     CRYSTAL,
     CUTOFF,
+    DESCRIPTOR,
     ETHANOL,
     EXACT,
     EXTENSIVITY,
@@ -402,10 +404,16 @@ def test_single_precision_agrees_with_double(model: Model):
         close(value.double(), double[name], **SINGLE, equal_nan=True, msg=lambda text, n=name: f"{n}: {text}")
 
 
-def test_caches_follow_changed_weights(potential: Potential):
+@pytest.mark.parametrize(
+    "case",
+    [case for case in POTENTIAL_CASES if case.backbone in (BACKBONES[0], DESCRIPTOR)],
+    ids=lambda case: case.name,
+)
+def test_caches_follow_changed_weights(case: Case):
     """Changed in place, the backbone's weights, then each tensor of the head: the potential predicts what a new one
     with these weights does."""
-    graph = graph_of(WATER)
+    potential, graph = case.build(), graph_of(WATER)
+    assert isinstance(potential, Potential)
     before = predicted(potential, graph)
     of_head = [tensor for tensor in potential.head.state_dict().values() if tensor.is_floating_point()]
     for tensors in (list(potential.backbone.parameters()), *([tensor] for tensor in of_head)):
