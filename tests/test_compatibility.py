@@ -1,4 +1,4 @@
-"""What earlier versions wrote is read, taken up and finished by this one. See tests/data/v0.1.0/README.md."""
+"""Files of earlier versions load, and their interrupted runs resume and finish. See tests/data/v0.1.0/README.md."""
 
 import csv
 import hashlib
@@ -116,6 +116,16 @@ def test_a_model_tells_how_it_was_made(path: Path):
     assert_told(json.loads(succeed("info", path, "--json")), written)
 
 
+@pytest.mark.parametrize("path", [*kept("models/fixed_lnk.sigmaff"), *kept("models/llpr.sigmaff")])
+def test_the_noise_of_labels_moves_from_the_record_into_the_head(path: Path):
+    """Noise and force weight of the record are relative to the scale of the kernel."""
+    fit, head = header(path)["record"]["fit"], sigmaff.load(path).head
+    energy = fit["noise"] * np.exp(2.0 * head.kernel.log_scale.item())
+    assert head.label_noise.energy == pytest.approx(energy)
+    weight = fit["force_weight"]
+    assert head.label_noise.forces == (pytest.approx(energy / weight) if weight > 0 else None)
+
+
 def header(path: Path) -> dict[str, Any]:
     """What a model file says about itself, read without the library: a length, JSON of that length, numbers."""
     with path.open("rb") as file:
@@ -147,7 +157,7 @@ def drawn() -> str:
 
 @pytest.mark.skipif(drawn() != "43678415", reason="checkpoints know initial weights as processors with AVX2 draw them")
 @pytest.mark.parametrize("folder", kept("train/*"))
-def test_a_training_goes_on(copied: Path):
+def test_a_training_resumes(copied: Path):
     """In the middle of the epoch in which it was killed: those before keep the seconds that they took."""
     before = {path: history(path) for path in copied.rglob("metrics.csv")}
     go_on(copied)
@@ -168,7 +178,7 @@ def history(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("folder", kept("md/*"))
-def test_dynamics_goes_on(copied: Path):
+def test_dynamics_resume(copied: Path):
     """Behind the frames that are there, one of which is marked here, to where it would have come without the kill."""
     trajectory = copied / "run" / "trajectory-0.extxyz"
     trajectory.write_bytes(trajectory.read_bytes().replace(b"time_fs=0.0", b"time_fs=9.9", 1))
@@ -186,7 +196,7 @@ def test_dynamics_goes_on(copied: Path):
 
 
 @pytest.mark.parametrize("folder", kept("campaign"))
-def test_a_campaign_goes_on(copied: Path, scheduler: str):
+def test_a_campaign_resumes(copied: Path, scheduler: str):
     """No label or model that is there is made again, and those that lack come out as they would have."""
     rounds = copied / "campaign" / "rounds"
     before = contents(rounds)
@@ -216,7 +226,7 @@ def assert_labels(found: Path, expected: Path, n_labels: int) -> None:
 
 
 @pytest.mark.parametrize("folder", kept("generate"))
-def test_a_generation_goes_on(copied: Path, scheduler: str):
+def test_a_generation_resumes(copied: Path, scheduler: str):
     molecules = copied / "made" / "molecules"
     before = contents(molecules)
     go_on(copied, "--scheduler", scheduler)
@@ -229,7 +239,7 @@ def test_a_generation_goes_on(copied: Path, scheduler: str):
 
 
 @pytest.mark.parametrize("folder", kept("reproduce"))
-def test_an_experiment_goes_on(copied: Path, scheduler: str):
+def test_an_experiment_resumes(copied: Path, scheduler: str):
     cells = copied / "made" / "cells"
     before = contents(cells)
     go_on(copied, "--scheduler", scheduler)
