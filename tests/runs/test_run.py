@@ -229,6 +229,11 @@ def test_settings_for_a_head_that_is_not_trained_are_a_contradiction(workspace: 
     )
 
 
+def learning_rates(directory: Path) -> np.ndarray:
+    """Of the backbone, at the end of each epoch."""
+    return np.genfromtxt(directory / "metrics.csv", delimiter=",", names=True)["learning_rate"]
+
+
 @pytest.mark.parametrize("freeze", [True, False])
 def test_variational(workspace: Workspace, tmp_path: Path, freeze: bool) -> None:
     head = f"{{name: lnk, fit: variational, freeze_backbone: {freeze}, mean: constant, kernel: rbf, n_inducing: 12}}"
@@ -242,6 +247,8 @@ def test_variational(workspace: Workspace, tmp_path: Path, freeze: bool) -> None
     backbone, fitted = tensors(tmp_path / "run" / "backbone.sigmaff"), potential.state_dict()
     names = [name for name in backbone if name.startswith("backbone.")]
     assert all(torch.equal(backbone[name], fitted[name]) for name in names) == freeze
+    if not freeze:  # the backbone learns on, at a tenth of its rate
+        assert learning_rates(tmp_path / "run/head") == pytest.approx(0.1 * learning_rates(tmp_path / "run/backbone"))
     first = model.rename(tmp_path / "first.sigmaff")
     assert same_tensors(train(workspace, tmp_path / "run", *options), first)  # from its checkpoints
     assert same_tensors(train(workspace, tmp_path / "again", *options), first)
