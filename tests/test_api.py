@@ -81,13 +81,13 @@ def test_a_function_warns_of_training_structures(folder: Path) -> None:
 
 
 def test_structures_as_file_as_frames_and_as_labelled_structures_are_the_same(folder: Path) -> None:
-    succeed("evaluate", "model.sigmaff", "test.extxyz", "--json", "metrics.json")
+    succeed("evaluate", "model.sigmaff", "test.extxyz", "--ood", "other.extxyz", "--json", "metrics.json")
     expected = json.loads((folder / "metrics.json").read_text())
     model = sf.load("model.sigmaff")
     for given in ("test.extxyz", ase.io.read("test.extxyz", ":"), read_structures("test.extxyz")):
-        found = sf.evaluate(model, given)
+        found = sf.evaluate(model, given, ood="other.extxyz")
         assert found.keys() == expected.keys()
-        for key in ("energy_mae", "forces_mae", "forces_calibration", "forces_nll"):
+        for key in ("energy_mae", "forces_mae", "forces_calibration", "forces_nll", "forces_auroc", "ood_forces_mae"):
             assert found[key] == pytest.approx(expected[key], rel=1e-6), key
 
 

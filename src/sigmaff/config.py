@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
 from string import Template
@@ -40,7 +39,7 @@ def read_config(
         values: values by ``section.key`` that replace both; ``None`` replaces nothing.
     """
     name = str(source) if isinstance(source, Path) else "settings"
-    content = _expanded(_read(source) if isinstance(source, Path) else deepcopy(dict(source)), name)
+    content = _expanded(_read(source) if isinstance(source, Path) else dict(source), name)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator:
