@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from scipy.stats import multivariate_normal
+from ase.build import molecule
+from scipy.linalg import orth
+from scipy.stats import multivariate_normal, norm
 
 from conftest import Trained, joined
 from contract import graph_of
@@ -18,19 +20,33 @@ from listeners import Remembering
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import LNK, LNKConfig
+from sigmaff.heads import posterior as algebra
 from sigmaff.heads.kernels import SMOOTHING
+from sigmaff.heads.lnk import fit as lnk_fit
 from sigmaff.heads.lnk.fit import LNKFit
 from sigmaff.heads.lnk.kernel import JITTER
 from sigmaff.heads.observations import Rows
-from sigmaff.heads.posterior import TOLERATED_LOSS, Moments, Posterior, choose_mean, marginal_score, posteriors
+from sigmaff.heads.posterior import (
+    NOISES,
+    TOLERATED_LOSS,
+    Moments,
+    Posterior,
+    choose_mean,
+    choose_variance,
+    marginal_score,
+    posteriors,
+)
 from sigmaff.models import Potential
 from sigmaff.models.solve import solve_head
+from sigmaff.progress import Collecting
 
 FAST = {"n_inducing": 16, "n_samples": 4, "n_frequencies": 16}
 KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
 STEP = 1e-4
 """Å, of the central differences that make force rows; they are right to 1e-7 of the largest."""
 REGRESSION = 1e-5
+COMPOSITIONS = ((6, 2, 1), (2, 0, 1))
+"""H, C, O of ethanol and water, of which the training set consists."""
 
 
 def fit(trained: Trained, **settings: object) -> tuple[Potential, LNKFit]:
@@ -47,6 +63,10 @@ class Regression:
         self.fitted, self.kernel = fitted, head.config.kernel
         self.parameters = {name: value.numpy() for name, value in head.kernel.state_dict().items()}
         self.scale = np.exp(self.parameters["log_scale"])
+        graph = graph_of(*trained.train.structures, cutoff=fitted.cutoff)
+        activated = np.logaddexp(0.0, fitted.backbone(graph).detach().numpy()) - math.log(2.0)
+        numbers = graph.atomic_numbers.numpy()
+        self.means = np.stack([activated[numbers == number].mean(0) for number in fitted.statistics.elements])
         self.phi = self.energy_rows(trained.train.structures)
         self.slopes = self.force_rows(trained.train.structures)
         self.energy_missed, self.forces_missed = missed(trained.potential, trained.train)
@@ -74,11 +94,13 @@ class Regression:
         return self.scale**2 * value * (kinds_a[:, None] == kinds_b)
 
     def _linear(self, h: np.ndarray, elements: np.ndarray) -> np.ndarray:
-        activated = self.parameters["activation_scale"] * (np.logaddexp(0.0, h) - math.log(2.0))
-        rows = np.exp(self.parameters["log_linear_scale"]) * np.column_stack([activated, np.ones(len(h))])
-        return np.column_stack(
-            [rows * (elements == kind)[:, None] for kind in range(len(self.fitted.statistics.elements))]
-        )
+        """Activated embeddings less their mean over the training atoms of an element, and constants of elements."""
+        activated = self.parameters["activation_scale"] * (np.logaddexp(0.0, h) - math.log(2.0) - self.means[elements])
+        kinds = elements[:, None] == np.arange(len(self.means))
+        span = orth(np.array(COMPOSITIONS).T)
+        constants = (kinds @ span @ span.T).T
+        columns = [part for k, c in zip(kinds.T, constants, strict=True) for part in (activated * k[:, None], c)]
+        return np.exp(self.parameters["log_linear_scale"]) * np.column_stack(columns)
 
     def force_rows(self, structures: Sequence[Atoms]) -> np.ndarray:
         """−∂Φ/∂x by central differences, for each coordinate of each structure."""
@@ -224,6 +246,81 @@ class TestMean:
         assert (mean_errors(fitted, trained.train) < mean_errors(trained.potential, trained.train)).all()
 
 
+class TestPrior:
+    """Held-out errors determine the noise s²λ. The prior s² alone is what σ far from the data depends on."""
+
+    N_WEIGHTS, N_STRUCTURES, N_COMPONENTS = 6, 40, 9
+
+    def setup_method(self):
+        """Rows of a linear model with noise: energies, and some force components of each structure."""
+        generator = torch.Generator().manual_seed(5)
+        weights = torch.randn(self.N_WEIGHTS, generator=generator, dtype=torch.float64)
+
+        def rows(n: int, noise: float) -> Rows:
+            features = torch.randn(n, self.N_WEIGHTS, generator=generator, dtype=torch.float64)
+            error = noise * torch.randn(n, generator=generator, dtype=torch.float64)
+            return Rows(features=features, targets=features @ weights + error, residual=torch.zeros(n).double())
+
+        empty = Moments.empty(self.N_WEIGHTS)
+        self.moments = empty.plus(rows(30, 0.3)), empty.plus(rows(200, 1.0))
+        self.held_out = [rows(self.N_STRUCTURES, 0.3), rows(self.N_STRUCTURES * self.N_COMPONENTS, 1.0)]
+        self.errors = [0.01 * rows.targets for rows in self.held_out]
+
+    def log_likelihood(self, candidate: Posterior) -> float:
+        """Of the held-out structures, each kind at its best scale; the components of one structure count as one."""
+        total = 0.0
+        for rows, errors in zip(self.held_out, self.errors, strict=True):
+            std = candidate.variance(rows).sqrt().numpy()
+            scale = np.sqrt(np.mean((errors.numpy() / std) ** 2))
+            total += self.N_STRUCTURES * norm.logpdf(errors.numpy(), scale=scale * std).mean()
+        return total
+
+    def test_is_the_smallest_within_one_standard_error(self):
+        """Where the log-likelihood has fallen by one half from its maximum."""
+        candidates = posteriors(*self.moments, (0.0, 0.1))
+        chosen, score, scale = choose_variance(candidates, self.held_out, self.errors, self.N_STRUCTURES)
+        likelihoods = [self.log_likelihood(c) for c in candidates]
+        assert NOISES[0] < chosen.relative_noise < NOISES[-1]
+        assert chosen.force_weight == candidates[int(np.argmax(likelihoods))].force_weight
+        assert max(likelihoods) - self.log_likelihood(chosen) == pytest.approx(0.5, abs=0.01)
+        assert (score, scale) == algebra.held_out_score(chosen, self.held_out, self.errors)
+
+    def test_of_constants_that_no_composition_determines_is_not_in_the_head(self, trained: Trained):
+        """Energies of ethanol and water say nothing about 3 H − C: σ of one more such group is that of embeddings."""
+        fitted, result = fit(trained)
+        rows = Regression(fitted, trained).energy_rows([molecule("CH3OH"), *trained.train.structures[:2]])
+        per_element = rows.reshape(3, 3, -1)[..., -1] / fitted.head.kernel.log_linear_scale.exp().item()
+        span = np.linalg.qr(np.array(COMPOSITIONS, dtype=float).T).Q
+        counts = np.array([[4, 1, 1], *COMPOSITIONS], dtype=float)
+        np.testing.assert_allclose(per_element, counts @ span @ span.T, atol=1e-9)
+        np.testing.assert_allclose(per_element[1:], counts[1:], atol=1e-9)
+        assert result.at_ends == ()
+
+    @pytest.mark.parametrize("name", ["C2H6", "CH3OCH3", "CH3OH"])
+    def test_does_not_depend_on_where_the_grid_ends(self, trained: Trained, name: str, monkeypatch: pytest.MonkeyPatch):
+        """σ of a new composition, of an isomer, and of a part of the training molecules."""
+        found = []
+        graph = graph_of(molecule(name), cutoff=trained.potential.cutoff)
+        for lowest, highest in ((-12, 2), (-16, 2), (-12, 6)):
+            grid = tuple(10.0**k for k in range(lowest, highest + 1))
+            monkeypatch.setattr(algebra, "NOISES", grid)
+            monkeypatch.setattr(lnk_fit, "NOISES", grid)
+            fitted, result = fit(trained)
+            assert result.at_ends == ()
+            found.append(float(fitted.predict(graph, forces_std="none").energy_std))
+        assert found[1:] == pytest.approx(found[:1] * 2, rel=0.1)
+
+    def test_at_the_end_of_a_grid_is_told(self, trained: Trained, monkeypatch: pytest.MonkeyPatch):
+        for k in (-12, 2):
+            grid = (10.0**k,)
+            monkeypatch.setattr(algebra, "NOISES", grid)
+            monkeypatch.setattr(lnk_fit, "NOISES", grid)
+            listener, (train, held_out) = Collecting(), trained.datasets()
+            _, result = solve_head(trained.potential, LNKConfig(**FAST), train, held_out, listener=listener)
+            assert any(end.startswith("noise") for end in result.at_ends)
+            assert any("noise" in text for text in listener.texts)
+
+
 class TestFit:
     def test_standardises_held_out_errors(self, trained: Trained):
         """Mean squared error over variance is one, in the geometric mean of energies and forces."""
@@ -268,7 +365,11 @@ class TestFit:
 
     @pytest.mark.parametrize("labels", ["energy", "energy+forces"])
     def test_marginal_likelihood_chooses_too(self, trained: Trained, labels: str):
-        fitted, result = fit(trained, selection="marginal_likelihood", variance_labels=labels)
+        train, held_out = trained.datasets()
+        config = LNKConfig(**FAST, selection="marginal_likelihood", variance_labels=labels)
+        listener = Collecting()
+        fitted, result = solve_head(trained.potential, config, train, held_out, listener=listener)
+        assert any("too narrow" in text for text in listener.texts)
         assert (result.force_weight > 0) == (labels == "energy+forces")
         prediction = fitted.predict(graph_of(*trained.held_out.structures, cutoff=fitted.cutoff))
         assert bool((prediction.energy_std > 0).all())
@@ -321,6 +422,8 @@ class TestFit:
     def test_refuses_what_it_cannot_fit(self, trained: Trained):
         with pytest.raises(ConfigError, match="mean 'constant'"):
             fit(trained, mean="constant")
+        with pytest.raises(ConfigError, match="covariance 'diagonal' needs fit 'variational'"):
+            fit(trained, covariance="diagonal")
         with pytest.raises(ConfigError, match="distinct atomic environments"):
             fit(trained, kernel="rbf", n_inducing=5000)
         with pytest.raises(DataError, match="needs energies"):

@@ -25,12 +25,14 @@ with warnings.catch_warnings():
 
 N_FEATURES = 5
 EMBEDDING = Embedding(n_features=N_FEATURES, activation=nn.SiLU())
+BLOCKS = Embedding(n_features=N_FEATURES, n_blocks=3, activation=nn.SiLU())
 ELEMENTS = (1, 6, 8)
 KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
 COVARIANCES = ("full", "diagonal")
 ORACLE = {"rtol": 1e-6, "atol": 1e-6}
 EXACT = {"rtol": 1e-9, "atol": 1e-10}
 LENGTH, SCALE, LINEAR_SCALE = 2.3, 1.4, 0.6
+ONE_STRUCTURE = torch.zeros(60, dtype=torch.int64)
 
 close = torch.testing.assert_close
 
@@ -61,7 +63,7 @@ def lnk(elements: tuple[int, ...] = ELEMENTS, **settings: object) -> LNK:
     config = LNKConfig(**({"n_inducing": 12, "n_samples": 8, "n_frequencies": 8} | settings))
     head = LNK(config, EMBEDDING, elements)
     head.set_precision(torch.float64)
-    head.initialize(embeddings(60), torch.tensor(elements).repeat(60 // len(elements)), torch.zeros(60))
+    head.initialize(embeddings(60), torch.tensor(elements).repeat(60 // len(elements)), ONE_STRUCTURE)
     give_posterior(head)
     with torch.no_grad():
         head.kernel.log_scale.fill_(math.log(SCALE))
@@ -90,7 +92,8 @@ def inducing_cholesky(head: LNK) -> Tensor:
 def posterior_covariance(head: LNK, a: Tensor, b: Tensor, elements_a: Tensor, elements_b: Tensor) -> Tensor:
     """K_ab − K_aZ K⁻¹ K_Zb + K_aZ L⁻ᵀ S L⁻¹ K_Zb, with the features of the linear part beside L⁻¹ K_Zb.
 
-    What an unknown element adds to the linear part is its prior.
+    What an unknown element adds to the linear part is its prior. All structures have as many atoms of every element, so
+    the projector on their composition (1, 1, 1) is a matrix of 1/3.
     """
 
     def features(h: Tensor, elements: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,11 +104,14 @@ def posterior_covariance(head: LNK, a: Tensor, b: Tensor, elements_a: Tensor, el
             whitened = torch.linalg.solve_triangular(inducing_cholesky(head), cross, upper=False)
         if "linear" not in head.config.kernel:
             return whitened, whitened, torch.zeros_like(h[:, :1])
-        activated = nn.functional.silu(h) * head.kernel.activation_scale
-        with_one = LINEAR_SCALE * torch.cat([activated, torch.ones_like(h[:, :1])], dim=1)
-        columns = [with_one * (elements == index)[:, None] for index in range(head.kernel.n_elements)]
-        unknown = with_one * (elements == head.kernel.n_elements)[:, None]
-        return whitened, torch.cat([whitened, torch.cat(columns, dim=1).T]), unknown
+        activated = (nn.functional.silu(h) - head.kernel.linear_center[elements]) * head.kernel.activation_scale
+        n_elements, columns = head.kernel.n_elements, []
+        known = (elements[:, None] == torch.arange(n_elements)).double()
+        constants = known @ torch.full((n_elements, n_elements), 1.0 / n_elements, dtype=torch.float64)
+        for index in range(n_elements):
+            columns += [activated * known[:, index : index + 1], constants[:, index : index + 1]]
+        unknown = LINEAR_SCALE * activated * (elements == n_elements)[:, None]
+        return whitened, torch.cat([whitened, LINEAR_SCALE * torch.cat(columns, dim=1).T]), unknown
 
     whitened_a, all_a, unknown_a = features(a, elements_a)
     whitened_b, all_b, unknown_b = features(b, elements_b)
@@ -174,7 +180,6 @@ class TestGPyTorch:
         distribution = self.head(self.h, self.graph)
         close(distribution.node_mean, mean, **ORACLE)
         close(distribution.variance, covariance.diagonal(), **ORACLE)
-        close(self.head.node_variance(self.h, self.graph), covariance.diagonal(), **ORACLE)
 
     @pytest.mark.parametrize("covariance", COVARIANCES)
     def test_energy_of_structures(self, covariance: str):
@@ -250,12 +255,9 @@ def reference_model(head: LNK) -> gpytorch.models.ApproximateGP:
 class TestPosterior:
     def test_variance_is_that_of_the_covariance_written_out(self, kernel: str, covariance: str):
         head, h = lnk(kernel=kernel, covariance=covariance), embeddings(GRAPH.n_atoms)
-        kinds = head.element_index[GRAPH.atomic_numbers]
-        by_atom = posterior_covariance(head, h, h, kinds, kinds).diagonal()
         for context in (nullcontext(), head.prepared()):
             with context:
                 close(head(h, GRAPH).variance, summed_covariance(head, GRAPH, h, h), **EXACT)
-                close(head.node_variance(h, GRAPH), by_atom, **EXACT)
 
     def test_slope_variance_is_the_mixed_derivative_of_the_covariance(self, kernel: str, covariance: str):
         """Var(∂E along t) = ∂_a ∂_b Cov(E(h + a t), E(h + b t)) at a = b = 0."""
@@ -274,8 +276,12 @@ class TestPosterior:
         assert bool((found > 0).all())
 
     def test_atoms_of_other_elements_share_nothing(self, kernel: str, covariance: str):
-        """Independent functions for each element: the variances of a carbon and an oxygen atom add."""
+        """Independent functions for each element: the variances of a carbon and an oxygen atom add.
+
+        Constants of elements, too, if the compositions determine each of them.
+        """
         head, h = lnk(kernel=kernel, covariance=covariance), embeddings(2)
+        head.initialize(embeddings(60), torch.tensor(ELEMENTS).repeat(20), torch.arange(60) // 2)
         with torch.no_grad():  # a posterior that has not linked the elements
             head.weight_cholesky.copy_(torch.diag(head.weight_cholesky.diagonal()))
         apart = head(h, atoms_of([6, 8], [1, 1])).variance
@@ -283,12 +289,81 @@ class TestPosterior:
         close(together[0], apart.sum(), **EXACT)
 
 
+@pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_of_several_embeddings_of_an_atom_the_sum_is_compared(kernel: str):
+class TestShares:
+    """Of atoms in the energy. Only their sums are observed, so that constants of elements are free."""
+
+    def test_variance_is_of_the_deviation_from_a_mean_atom(self, kernel: str, covariance: str):
+        """A mean atom of the linear part has a mean activated embedding, that of the stationary part is the mean over
+        the inducing points of the element."""
+        head, h = lnk(kernel=kernel, covariance=covariance), embeddings(GRAPH.n_atoms)
+        kinds = head.element_index[GRAPH.atomic_numbers]
+        expected = deviation_variance(head, h, kinds)
+        for context in (nullcontext(), head.prepared()):
+            with context:
+                close(head.node_variance(h, GRAPH), expected, **EXACT)
+
+    def test_do_not_depend_on_constants_of_elements(self, kernel: str, covariance: str):
+        """Each may get any constant: an energy of a composition that no structure has can say nothing about a share."""
+        head, h = lnk(kernel=kernel, covariance=covariance), embeddings(GRAPH.n_atoms)
+        before = head.node_variance(h, GRAPH)
+        if "linear" in kernel:
+            with torch.no_grad():
+                constants = head.kernel.n_inducing + (N_FEATURES + 1) * torch.arange(1, 4) - 1
+                head.weight_cholesky[constants] *= 1e3
+            assert bool((head(h, GRAPH).variance > 1e3).any())
+        close(head.node_variance(h, GRAPH), before, **EXACT)
+
+
+def deviation_variance(head: LNK, h: Tensor, kinds: Tensor) -> Tensor:
+    """Of each atom's share less the mean share of its element, from covariances written out in full."""
+    kernel, unknown = head.kernel, kinds == head.kernel.n_elements
+    weights, points = head.weight_cholesky @ head.weight_cholesky.T, kernel.inducing_points
+    rows = torch.zeros(len(h), 0, dtype=torch.float64)
+    prior = torch.zeros(len(h), dtype=torch.float64)
+    if head.config.kernel != "linear":
+        cross = stationary(head, points, h) * (kernel.inducing_elements[:, None] == kinds)
+        whitened = torch.linalg.solve_triangular(inducing_cholesky(head), cross, upper=False).T
+        prior = stationary(head, h, h).diagonal() - whitened.square().sum(1)
+        means = [inducing_cholesky(head)[kernel.inducing_elements == kind].mean(0) for kind in range(kernel.n_elements)]
+        rows = whitened - torch.stack([*means, torch.zeros(kernel.n_inducing, dtype=torch.float64)])[kinds]
+    if "linear" in head.config.kernel:
+        activated = (nn.functional.silu(h) - kernel.linear_center[kinds]) * kernel.activation_scale * LINEAR_SCALE
+        prior = prior + activated.square().sum(1) * unknown
+        for kind in range(kernel.n_elements):
+            rows = torch.cat([rows, activated * (kinds == kind)[:, None], torch.zeros(len(h), 1).double()], dim=1)
+    return torch.einsum("ip,pq,iq->i", rows, weights, rows) + prior
+
+
+class TestCompositions:
+    def test_that_were_not_seen_get_no_variance_from_constants(self):
+        """Water and its pairs determine 2 H + O, and nothing across it."""
+        head = lnk(elements=(1, 8), kernel="linear")
+        numbers, structures = torch.tensor([1, 8, 1] * 20), torch.arange(60) // 6
+        head.initialize(embeddings(60), numbers, structures)
+        water = torch.tensor([2.0, 1.0], dtype=torch.float64)
+        close(head.kernel.composition_projector, torch.outer(water, water) / 5.0, **EXACT)
+        mean_atoms = torch.zeros(3, N_FEATURES, dtype=torch.float64)
+        with torch.no_grad():
+            head.kernel.linear_center.copy_(nn.functional.silu(mean_atoms[:1]).expand_as(head.kernel.linear_center))
+        graph = atoms_of([1, 8, 8], [3])  # (1, 2) = 4/5 of water and a part across it
+        explained = head.weight_cholesky @ head.weight_cholesky.T
+        constants = (N_FEATURES + 1) * torch.arange(1, 3) - 1
+        along = LINEAR_SCALE * 0.8 * water
+        close(head(mean_atoms, graph).variance[0], along @ explained[constants][:, constants] @ along, **EXACT)
+
+    def test_that_are_independent_determine_every_constant(self):
+        head = lnk(kernel="linear")
+        head.initialize(embeddings(60), torch.tensor(ELEMENTS).repeat(20), torch.arange(60) // 2)
+        close(head.kernel.composition_projector, torch.eye(3, dtype=torch.float64), **EXACT)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "matern52"])
+def test_of_several_embeddings_of_an_atom_a_stationary_kernel_compares_the_sum(kernel: str):
     """A head of a backbone with three blocks says of their features what one of a single block says of their sum."""
     single = lnk(kernel=kernel, mean="constant")
-    blocks = Embedding(n_features=N_FEATURES, n_blocks=3, activation=EMBEDDING.activation)
-    several = LNK(single.config, blocks, ELEMENTS).eval()
+    several = LNK(single.config, BLOCKS, ELEMENTS).eval()
     several.load_state_dict(single.state_dict())
     h = torch.randn(GRAPH.n_atoms, 3, N_FEATURES, dtype=torch.float64)
     tangents = torch.randn(2, *h.shape, dtype=torch.float64)
@@ -300,6 +375,20 @@ def test_of_several_embeddings_of_an_atom_the_sum_is_compared(kernel: str):
         single.slope_variance(h.sum(1), tangents.sum(2), GRAPH),
         **EXACT,
     )
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf+linear"])
+def test_the_linear_part_is_a_last_layer_on_every_block(kernel: str):
+    """It acts on what a readout acts on: whatever the readout of any backbone says is in the span of the kernel."""
+    head = LNK(LNKConfig(kernel=kernel, n_inducing=12), BLOCKS, ELEMENTS)
+    head.set_precision(torch.float64)
+    h = torch.randn(60, 3 * N_FEATURES, dtype=torch.float64)
+    graph = atoms_of([*ELEMENTS] * 20, [1] * 60)
+    head.initialize(h, graph.atomic_numbers, graph.structure_index)
+    target = head.readout(nn.functional.silu(h)).squeeze(-1)
+    basis = head.kernel.basis(h, head.element_index[graph.atomic_numbers])[:, head.kernel.n_inducing :]
+    found = torch.linalg.lstsq(basis, target.unsqueeze(-1), driver="gelsd").solution
+    close((basis @ found).squeeze(-1), target, rtol=0.0, atol=1e-8)
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "matern52"])
@@ -386,7 +475,7 @@ def test_new_inducing_points_leave_nothing_of_the_old(kernel: str):
     head, h = lnk(kernel=kernel), embeddings(GRAPH.n_atoms)
     with head.prepared():
         head(h, GRAPH)
-    head.initialize(embeddings(60) + 0.5, torch.tensor([1] * 10 + [6] * 48 + [8] * 2), torch.zeros(60))
+    head.initialize(embeddings(60) + 0.5, torch.tensor([1] * 10 + [6] * 48 + [8] * 2), ONE_STRUCTURE)
     fresh = LNK(head.config, EMBEDDING, ELEMENTS)
     fresh.set_precision(torch.float64)
     fresh.load_state_dict(head.state_dict())

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from contract import (
     AMMONIA,
-    ATOM_STD,
     BACKBONES,
     BATCHING,
     CASES,
@@ -102,7 +101,7 @@ def test_none_means_not_estimated(model: Model):
     expected = {
         "energy_std": model.kind is not None,
         "forces_std": bool(modes),
-        "node_energy_std": prediction.node_energy is not None if wrapped else bool(modes and model.head.covariance),
+        "node_energy_std": not wrapped and model.potentials[0].head.method in ("lnk", "latent_distance"),
         "energy_members": wrapped,
         "forces_members": wrapped,
     }
@@ -345,11 +344,19 @@ def test_force_std_of_an_isolated_atom_vanishes(uncertain: Model):
         assert float(alone[f"forces_std_{mode}"].max()) < 1e-7
 
 
-@pytest.mark.desideratum(ATOM_STD)
-def test_std_of_an_isolated_atom_is_that_of_its_structure(uncertain: Model):
-    alone = uncertain.predict(graph_of(OXYGEN_ATOM))
-    if alone.node_energy_std is not None:
-        close(alone.energy_std, alone.node_energy_std, **EXACT)
+def test_members_add_to_the_std_that_a_head_has_itself(model: Model):
+    """Of forces as of energies: σ of an ensemble, or with dropout, is not below that of what it consists of."""
+    if isinstance(model, Potential):
+        return
+    graph = graph_of(*MIXED)
+    mode = "exact" if model.potentials[0].head.force_std_methods else "auto"
+    whole = model.predict(graph, forces_std=mode)
+    spread = whole.forces_members.std(-1)
+    own = [member.predict(graph, forces_std=mode) for member in model.potentials]
+    expected = spread.square()
+    if own[0].forces_std is not None:
+        expected = expected + torch.stack([one.forces_std.square() for one in own]).mean(0)
+    close(whole.forces_std.square(), expected, **EXACT)
 
 
 def test_forward_agrees_with_predict(potential: Potential):

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from ase.data import atomic_numbers as number_of_symbol
 from ase.data import chemical_symbols
+from scipy.linalg import null_space
 
 from sigmaff.data.dataset import GraphDataset
 from sigmaff.data.structures import FloatArray, LabelledStructures
@@ -25,6 +26,25 @@ class DatasetStatistics:
     scale: float  # eV: larger of rms force component · 1 Å and std of energy per atom minus references
     mean_neighbors: float
     n_structures: int
+    open_compositions: tuple[tuple[float, ...], ...] = ()
+    """Orthonormal directions in the space of compositions, (n, n_elements), that the training set does not determine:
+    its energies are the same for all reference energies along them."""
+    reference_std: float | None = None
+    """eV; σ of the reference energies along these directions, and of elements that are not in the training set. It is
+    the energy per atom that had to be shared out among the elements without evidence: above given references, or all of
+    it where references are fitted. ``None``: not known (a model of an earlier version, or no energies)."""
+
+    def composition_std(self, counts: FloatArray) -> FloatArray:
+        """σ of energies due to reference energies that no training structure determines, eV, (n_structures,).
+
+        Arguments:
+            counts: number of atoms by atomic number, (n_structures, n_numbers).
+        """
+        known = np.array(self.elements, dtype=np.int64)
+        unseen = np.delete(counts, known, axis=1)
+        directions = np.array(self.open_compositions).reshape(-1, known.size)
+        across = counts[:, known] @ directions.T
+        return (self.reference_std or 0.0) * np.sqrt(np.square(across).sum(1) + np.square(unseen).sum(1))
 
 
 def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "least_squares") -> DatasetStatistics:
@@ -42,7 +62,23 @@ def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "le
         scale=_scale(structures, references),
         mean_neighbors=dataset.mean_neighbors,
         n_structures=len(structures),
+        open_compositions=_open_compositions(structures),
+        reference_std=_reference_std(structures, None if reference == "least_squares" else references),
     )
+
+
+def _open_compositions(structures: LabelledStructures) -> tuple[tuple[float, ...], ...]:
+    """Null space of the compositions. Isolated atoms say nothing about atoms in bonds."""
+    counts = composition(structures)
+    bonded = counts[counts.sum(1) > 1]
+    directions = null_space(np.unique(bonded if len(bonded) else counts, axis=0), rcond=1e-9)
+    return tuple(tuple(direction) for direction in directions.T.tolist())
+
+
+def _reference_std(structures: LabelledStructures, given: Mapping[int, float] | None) -> float | None:
+    if structures.energy is None:
+        return None
+    return float(np.abs(energy_residual(structures, given or dict.fromkeys(structures.elements, 0.0))).mean())
 
 
 def reference_energies(structures: LabelledStructures, reference: ReferenceEnergies) -> dict[int, float]:

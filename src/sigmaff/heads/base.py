@@ -140,7 +140,11 @@ class Head(nn.Module, ABC):
         raise TypeError(f"the {self.method} head is solved, not trained")
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
-        """Variance of each atom's share of the energy, (n_atoms,)."""
+        """How unusual the surroundings of each atom are, as a variance of energy, (n_atoms,).
+
+        Of the deviation of an atom's share of the energy from the mean share of its element in the training set.
+        Shares themselves are not determined: energies are sums of them. ``None``: the head does not estimate it.
+        """
         return None
 
     def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sigmaff.graph import Embedding
-from sigmaff.heads.base import HeadSettings, Stage
+from sigmaff.heads.base import Head, HeadSettings, Stage
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 
 
@@ -47,6 +47,7 @@ class LLPR(LNK):
 
     Config: ClassVar[type[HeadSettings]] = LLPRConfig
     method = "llpr"
+    node_variance = Head.node_variance  # elements share their weights, so that no share has a mean to deviate from
 
     def __init__(self, config: LLPRConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         n_features = embedding.n_blocks * embedding.n_features

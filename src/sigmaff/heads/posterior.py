@@ -8,8 +8,12 @@ the posterior for noise λ (energy noise variance over prior variance) and force
 
     w | data ~ N(U diag(1/(λ + a)) Uᵀ b,  U diag(λ/(λ + a)) Uᵀ)
 
-One eigendecomposition serves all λ. The scale of the prior drops out of all of this: it is what makes the standardised
-held-out errors have unit mean square, and is found last.
+One eigendecomposition serves all λ. The scale s² of the prior drops out of all of this: it is what makes the
+standardised held-out errors have unit mean square, and is found last.
+
+Held-out errors determine the noise s²λ, and not λ: on data like the training data σ² tends to s²λ φ·A⁻¹φ for small λ,
+and the score to a constant. So the smallest prior is taken that explains them: the largest λ within one standard error
+of the best, where the log-likelihood of the held-out structures is ½ below its maximum.
 """
 
 import math
@@ -22,8 +26,12 @@ from torch import Tensor
 
 from sigmaff.heads.observations import Rows
 
-NOISES = tuple(10.0**k for k in range(-8, 3))
-"""λ, tried for mean and variance."""
+NOISES = tuple(10.0**k for k in range(-12, 3))
+"""λ, tried for mean and variance, in units of the mean eigenvalue of A."""
+ONE_STANDARD_ERROR = 0.5
+"""Loss of log-likelihood at which a parameter is one standard error away from its best value."""
+REFINEMENTS = 12
+"""Bisections of log λ between two values that were tried."""
 FORCE_WEIGHTS = (0.0, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """ω, tried for mean and variance."""
 TOLERATED_LOSS = 1.005
@@ -80,6 +88,11 @@ class Posterior:
     noise: float
 
     @property
+    def relative_noise(self) -> float:
+        """λ in units of the mean eigenvalue."""
+        return self.noise / _typical(self.eigenvalues)
+
+    @property
     def mean(self) -> Tensor:
         return self.eigenvectors @ (self.projection / (self.noise + self.eigenvalues))
 
@@ -102,18 +115,22 @@ def posteriors(energy: Moments, forces: Moments, force_weights: Iterable[float])
         gram = energy.gram + weight * forces.gram
         eigenvalues, eigenvectors = torch.linalg.eigh(gram)
         projection = eigenvectors.T @ (energy.projection + weight * forces.projection)
-        typical = float(eigenvalues.mean().clamp(min=torch.finfo(torch.float64).tiny))
+        eigenvalues = eigenvalues.clamp(min=0.0)
         for noise in NOISES:
             found.append(
                 Posterior(
-                    eigenvalues=eigenvalues.clamp(min=0.0),
+                    eigenvalues=eigenvalues,
                     eigenvectors=eigenvectors,
                     projection=projection,
                     force_weight=weight,
-                    noise=noise * typical,
+                    noise=noise * _typical(eigenvalues),
                 )
             )
     return found
+
+
+def _typical(eigenvalues: Tensor) -> float:
+    return float(eigenvalues.mean().clamp(min=torch.finfo(torch.float64).tiny))
 
 
 def choose_mean(candidates: list[Candidate], held_out: list[Rows]) -> tuple[Candidate | None, list[Tensor]]:
@@ -147,6 +164,36 @@ def held_out_score(candidate: WeightDistribution, held_out: list[Rows], errors: 
         score += 0.5 * (log_scale + float(variance.log().mean()))
         log_scales.append(log_scale)
     return score, math.exp(sum(log_scales) / len(log_scales))
+
+
+def choose_variance(
+    candidates: list[Posterior], held_out: list[Rows], errors: list[Tensor], n_structures: int
+) -> tuple[Posterior, float, float]:
+    """Of the force weight with the best score, the posterior of the largest λ within one standard error of that score.
+
+    Arguments:
+        candidates: as ``posteriors`` gives them.
+        held_out: rows of each kind.
+        errors: what remains of their targets, of each kind.
+        n_structures: number of held-out structures. They are independent; their rows are not.
+
+    Returns the posterior, its score and the prior's scale, as ``held_out_score`` defines them.
+    """
+    scores = [held_out_score(candidate, held_out, errors)[0] for candidate in candidates]
+    best = min(range(len(candidates)), key=lambda k: scores[k])
+    limit = scores[best] + ONE_STANDARD_ERROR / n_structures
+    ladder = [k for k, c in enumerate(candidates) if c.force_weight == candidates[best].force_weight]
+    last = max(k for k in ladder if scores[k] <= limit)
+    chosen = candidates[last]
+    if last != ladder[-1]:
+        low, high = math.log(chosen.noise), math.log(candidates[last + 1].noise)
+        for _ in range(REFINEMENTS):
+            middle = replace(chosen, noise=math.exp(0.5 * (low + high)))
+            if held_out_score(middle, held_out, errors)[0] <= limit:
+                chosen, low = middle, math.log(middle.noise)
+            else:
+                high = math.log(middle.noise)
+    return chosen, *held_out_score(chosen, held_out, errors)
 
 
 def marginal_score(candidate: Posterior, energy: Moments, forces: Moments) -> tuple[float, float]:

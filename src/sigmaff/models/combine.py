@@ -8,18 +8,20 @@ from torch import Tensor
 
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, joined_or_none
 
-QUANTITIES = ("energy", "forces", "node_energy", "stress")
+QUANTITIES = ("energy", "forces", "stress")
 
 
 def combine(predictions: list[Prediction], method: str, forces_std: ForceStdMethod) -> Prediction:
     """Mean, and by the law of total variance Var = Var(means) + Mean(variances), the first of them unbiased.
+
+    Shares of atoms have a mean and no σ: members divide the same energy among its atoms as they like.
 
     Arguments:
         method: name of what made the predictions; their own method is added to it if they have a σ of their own.
         forces_std: "none" leaves out all σ except that of the energies of structures, as for a single potential.
     """
     own, of_atoms = predictions[0].provenance, forces_std != "none"
-    members = {name: _stacked(predictions, name) for name in QUANTITIES}
+    members = {name: _stacked(predictions, name) for name in (*QUANTITIES, "node_energy")}
     values: dict[str, Any] = {name: None if stack is None else stack.mean(-1) for name, stack in members.items()}
     for name in QUANTITIES if of_atoms else ("energy",):
         values[f"{name}_std"] = _total_std(members[name], _stacked(predictions, f"{name}_std"))

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from sigmaff.config import Settings
@@ -54,7 +55,10 @@ class MonteCarloDropout(Model):
         return self.config.n_samples
 
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
-        """Force σ is the spread of the forces for every method; "none" leaves it out."""
+        """Force σ is the spread of the forces; "none" leaves it out.
+
+        To it adds the σ of forces and stress that the head itself has, of the network without dropout.
+        """
         n_pairs, n_samples = max(graph.pair_index.shape[1], 1), self.config.n_samples
         n_at_once = min(n_samples, max(1, MAX_PAIRS // n_pairs))
         samples: list[Prediction] = []
@@ -67,7 +71,20 @@ class MonteCarloDropout(Model):
                 parts = split_prediction(prediction, together)
                 size = graph.n_structures
                 samples += [concatenate(parts[k * size : (k + 1) * size]) for k in range(n)]
-        return combine(samples, "mc dropout", forces_std)
+        combined = combine(samples, "mc dropout", forces_std)
+        if forces_std == "none" or self.potential.kind is None:
+            return combined
+        own = self.potential.compute(graph, forces_std, unseen_elements=unseen_elements)
+        return replace(
+            combined,
+            forces_std=_added(combined.forces_std, own.forces_std),
+            stress_std=_added(combined.stress_std, own.stress_std),
+        )
+
+
+def _added(spread: Tensor | None, own: Tensor | None) -> Tensor | None:
+    """Independent σ together."""
+    return spread if spread is None or own is None else torch.hypot(spread, own.to(spread))
 
 
 def _dropouts(module: nn.Module) -> Iterator[_DropoutNd]:

@@ -18,6 +18,7 @@ from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
 from sigmaff.heads import LLPRConfig, LNKConfig
+from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
@@ -25,8 +26,9 @@ from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration
 from sigmaff.models.record import RunRecord
 
-FORMAT_VERSION = 3
-"""3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
+FORMAT_VERSION = 4
+"""4: centred linear kernels. 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and
+dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
 
@@ -191,9 +193,41 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
                 raise ModelFileError(f"{path}: not a sigmaff model (a safetensors file of another program)")
             header = _parse(path, metadata)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return header, tensors if header.format_version > 2 else tensors | _label_noise(header, tensors)
+            return header, _upgraded(path, header, tensors)
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: not a sigmaff model, or a damaged one ({error})") from None
+
+
+def _upgraded(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as this version has them."""
+    if header.format_version < 3:
+        tensors = tensors | _label_noise(header, tensors)
+    return tensors if header.format_version > 3 else tensors | _linear_kernels(path, header, tensors)
+
+
+def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Linear parts of kernels up to format 3 are not centred, and all their constants are free."""
+    added = {}
+    for number, part in enumerate(header.parts):
+        head, prefix = part.config.head, f"{_member(number)}head."
+        if not isinstance(head, LNKConfig) or not KERNELS[head.kernel][1]:
+            continue
+        if part.config.backbone.name == "dimenet++":
+            raise ModelFileError(
+                f"{path}: written by sigmaff {header.library_version}, whose linear kernel did not act on what the "
+                "readout of DimeNet++ acts on, so that its σ was wrong; solve for the head again: "
+                "sigmaff train with backbone_from: the backbone.sigmaff of its run"
+            )
+        if not head.by_element:
+            continue
+        n_elements = len(part.statistics.elements)
+        n_inducing = len(tensors.get(f"{prefix}kernel.inducing_points", ()))
+        n_weights = len(tensors.get(f"{prefix}weight_mean", ()))
+        n_linear = max((n_weights - n_inducing) // n_elements - 1, 0)
+        center = torch.zeros(n_elements + 1, n_linear, dtype=torch.float64)
+        added[f"{prefix}kernel.linear_center"] = center
+        added[f"{prefix}kernel.composition_projector"] = torch.eye(n_elements, dtype=torch.float64)
+    return added
 
 
 def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -73,9 +73,8 @@ class RunConfig(Settings):
     def _fits_together(self) -> Self:
         """Raise an error for contradictions before hours of training."""
         head = self.model.head
-        if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.mean == "constant":
-            text = "mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
-            raise ValueError(f"model.head: {text}")
+        if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.unsolvable:
+            raise ValueError(f"model.head: {head.unsolvable}")
         if self.backbone_from is not None and not head.takes_backbone:
             text = f"the {head.name} head is trained with its backbone from scratch; leave it out"
             raise ValueError(f"backbone_from: {text}")

@@ -81,9 +81,9 @@ class Method:
         has_std = {
             "energy": head.kind is not None,
             "forces": bool(head.force_std_methods),
-            "atom": head.node_variance is not Head.node_variance,
+            "atom": head.node_variance is not Head.node_variance and not has_members,
         }
-        return [quantity for quantity in has_std if has_members or has_std[quantity]]
+        return [name for name, has_it in has_std.items() if has_it or (has_members and name != "atom")]
 
     def n_parameters(self, backbone: BackboneConfig) -> int:
         """Count the parameters of all networks and heads, for four elements.

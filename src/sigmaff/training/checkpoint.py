@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sigmaff.data import GraphDataset
+from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ModelFileError
 from sigmaff.files import atomic_write, digest, flatten
 from sigmaff.models import Potential
@@ -81,11 +81,17 @@ def identify(
     """The identity of a run: settings by name, data and starting weights by digest."""
     return {
         **flatten({"seed": seed, "training": config.trajectory(), "model": potential.config.model_dump(mode="json")}),
-        "reference energies and scale": digest([json.dumps(asdict(potential.statistics)).encode()]),
+        "reference energies and scale": digest([json.dumps(_constants(potential.statistics)).encode()]),
         "starting weights": weights_digest(potential.state_dict()),
         "training set": digest(_data_bytes(train_set)),
         "validation set": digest(_data_bytes(validation_set)),
     }
+
+
+def _constants(statistics: DatasetStatistics) -> dict[str, Any]:
+    """Without what follows from the training set alone and was added after version 0.1.0."""
+    added = ("open_compositions", "reference_std")
+    return {name: value for name, value in asdict(statistics).items() if name not in added}
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

@@ -5,6 +5,7 @@ the size of the weights (``posterior``). Mean and variance are chosen apart: tho
 but make the variance of a misspecified model overconfident, so each finds its own noise and weight of force rows.
 """
 
+import math
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,10 +20,11 @@ from sigmaff.heads.lnk.kernel import LENGTHSCALE_FACTOR
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, Rows
 from sigmaff.heads.posterior import (
     FORCE_WEIGHTS,
+    NOISES,
     Moments,
     Posterior,
     choose_mean,
-    held_out_score,
+    choose_variance,
     marginal_score,
     posteriors,
 )
@@ -33,6 +35,10 @@ if TYPE_CHECKING:
 
 LENGTHSCALES = (3.0, 10.0, 30.0)
 """Tried, in units of the mean distance between inducing points of an element."""
+MARGINAL_LIKELIHOOD = (
+    "selection marginal_likelihood: σ is too narrow. It explains labels that the backbone was trained on; calibrate σ, "
+    "or select by held_out"
+)
 LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
 """Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""
 
@@ -46,9 +52,12 @@ class LNKFit(FitSummary):
     lengthscale: float  # in units of the mean distance between inducing points
     linear_scale: float | None
     noise: float
+    relative_noise: float  # in units of the mean eigenvalue of the rows
     force_weight: float
     mean_noise: float | None  # None: the backbone's mean was kept
     mean_force_weight: float | None
+    prior_std: float  # eV, of a weight
+    at_ends: tuple[str, ...]  # settings of σ whose chosen value is the smallest or largest that was tried
     score: float
     n_energy_rows: int
     n_force_rows: int
@@ -84,25 +93,33 @@ class _Collected:
 @torch.no_grad()
 def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> LNKFit:
     """Compute the posterior around the readout of the backbone, which becomes the mean of the process."""
-    if head.config.mean == "constant":
-        raise ConfigError("the closed-form LNK takes mean 'backbone' or 'residual', not mean 'constant'")
+    if problem := head.config.unsolvable:
+        raise ConfigError(f"the closed-form LNK: {problem}")
+    if head.config.selection == "marginal_likelihood":
+        listener.warn(MARGINAL_LIKELIHOOD)
     candidates = _candidates(head, train)
     counter = Counter(listener, len(train) + len(held_out))
     collected = _collect([candidate for candidate, _ in candidates], train, held_out, seed, counter)
     choices = [
-        _choose(candidate, factor, data) for (candidate, factor), data in zip(candidates, collected, strict=True)
+        _choose(candidate, factor, data, len(held_out))
+        for (candidate, factor), data in zip(candidates, collected, strict=True)
     ]
     best = min((choice for options in choices for choice in options), key=lambda choice: choice.score)
     _install(head, best)
+    for end in (at_ends := _at_ends(best)):
+        listener.warn(f"{end} that was tried: σ may depend on where the search ends")
     return LNKFit(
         kernel=head.config.kernel,
         n_inducing=head.kernel.n_inducing,
         lengthscale=best.lengthscale,
         linear_scale=best.linear_scale,
         noise=best.variance.noise,
+        relative_noise=best.variance.relative_noise,
         force_weight=best.variance.force_weight,
         mean_noise=None if best.mean is None else best.mean.noise,
         mean_force_weight=None if best.mean is None else best.mean.force_weight,
+        prior_std=best.prior_scale**0.5 * train.scale,
+        at_ends=at_ends,
         score=best.score,
         n_energy_rows=collected[0].energy.count,
         n_force_rows=collected[0].forces.count,
@@ -137,7 +154,27 @@ def _collect(
     return [_Collected(energy=e, forces=f, held_out=k) for e, f, k in zip(energy, forces, kinds, strict=True)]
 
 
-def _choose(head: "LNK", lengthscale: float, data: _Collected) -> list[_Choice]:
+def _at_ends(choice: _Choice) -> tuple[str, ...]:
+    """Settings of σ whose chosen value is the first or last of its grid. A force weight of 0 is not an end."""
+    ends = [
+        ("noise", choice.variance.relative_noise, _ends(NOISES)),
+        ("weight of force rows", choice.variance.force_weight, FORCE_WEIGHTS[-1:]),
+        ("lengthscale", choice.lengthscale, _ends(LENGTHSCALES) if choice.head.kernel.stationary else ()),
+        ("scale of the linear part", choice.linear_scale, _ends(LINEAR_SCALES)),
+    ]
+    return tuple(
+        f"{name}: the {'largest' if end == grid[-1] else 'smallest'} value"
+        for name, value, grid in ends
+        for end in grid
+        if value is not None and math.isclose(value, end)
+    )
+
+
+def _ends(grid: tuple[float, ...]) -> tuple[float, ...]:
+    return grid[0], grid[-1]
+
+
+def _choose(head: "LNK", lengthscale: float, data: _Collected, n_held_out: int) -> list[_Choice]:
     """The best posterior of one candidate for each scale of the linear part of its kernel."""
     kernel = head.kernel
     two_parts = kernel.stationary is not None and kernel.log_linear_scale is not None
@@ -145,7 +182,7 @@ def _choose(head: "LNK", lengthscale: float, data: _Collected) -> list[_Choice]:
     for linear_scale in LINEAR_SCALES if two_parts else (1.0,):
         scales = torch.ones(kernel.n_weights, dtype=torch.float64)
         scales[kernel.n_inducing :] = linear_scale**0.5
-        variance, mean, score, prior_scale = _best_posterior(data.scaled(scales), head.config)
+        variance, mean, score, prior_scale = _best_posterior(data.scaled(scales), head.config, n_held_out)
         choices.append(
             _Choice(
                 head=head,
@@ -160,7 +197,9 @@ def _choose(head: "LNK", lengthscale: float, data: _Collected) -> list[_Choice]:
     return choices
 
 
-def _best_posterior(data: _Collected, config: "LNKConfig") -> tuple[Posterior, Posterior | None, float, float]:
+def _best_posterior(
+    data: _Collected, config: "LNKConfig", n_held_out: int
+) -> tuple[Posterior, Posterior | None, float, float]:
     """Posteriors for variance and mean, the score of the former, and the prior's scale."""
     has_forces = data.forces.count > 0
     candidates = posteriors(data.energy, data.forces, FORCE_WEIGHTS if has_forces else FORCE_WEIGHTS[:1])
@@ -173,9 +212,8 @@ def _best_posterior(data: _Collected, config: "LNKConfig") -> tuple[Posterior, P
     mean, errors = None, [rows.targets for rows in data.held_out]
     if config.mean == "residual":
         mean, errors = choose_mean(candidates, data.held_out)
-    scores = [held_out_score(c, data.held_out, errors) for c in tempered]
-    best = min(range(len(tempered)), key=lambda k: scores[k][0])
-    return tempered[best], mean, *scores[best]
+    variance, score, prior_scale = choose_variance(tempered, data.held_out, errors, n_held_out)
+    return variance, mean, score, prior_scale
 
 
 def _install(head: "LNK", choice: _Choice) -> None:

@@ -80,7 +80,7 @@ class LNKConfig(HeadSettings):
     selection: Literal["held_out", "marginal_likelihood"] = Field(
         default="held_out",
         description="closed form only: criterion for lengthscale, scales, noise and the weight of force rows: the "
-        "likelihood of held-out energies and forces, or that of the training set",
+        "likelihood of held-out energies and forces, or that of the training set, which makes σ too narrow",
     )
     n_inducing: int = Field(
         default=100,
@@ -92,6 +92,18 @@ class LNKConfig(HeadSettings):
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
+
+    @property
+    def unsolvable(self) -> str | None:
+        """Why these settings do not go with the fit closed_form, if they do not."""
+        if self.mean == "constant":
+            return "mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
+        if self.covariance == "diagonal":
+            return (
+                "covariance 'diagonal' needs fit 'variational': it adds up variances of shares of atoms, and labels "
+                "determine only the sum of shares; closed_form takes full"
+            )
+        return None
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -115,7 +127,7 @@ class _Draws(NamedTuple):
     frequencies: Tensor  # (n_frequencies, d)
     prior: Tensor  # (n_elements + 1, n_frequencies, n_samples)
     posterior: Tensor  # (p, n_samples)
-    unseen: Tensor  # (d + 1, n_samples)
+    unseen: Tensor  # (n_linear, n_samples)
 
 
 class LabelNoise(NamedTuple):
@@ -150,9 +162,9 @@ class LNK(Head):
             stationary,
             linear,
             n_inducing=config.n_inducing,
-            n_features=embedding.n_features,
             n_elements=n_elements,
-            activation=embedding.activation,
+            centred=config.by_element,
+            embedding=embedding,
         )
         n_weights = self.kernel.n_weights
         self.weight_mean = nn.Parameter(torch.zeros(n_weights, dtype=torch.float64))
@@ -210,7 +222,7 @@ class LNK(Head):
             frequencies=kernel.draw_frequencies(n_frequencies, n_features, generator),
             prior=normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies),
             posterior=normal(self.n_weights, n_samples),
-            unseen=normal(n_features + 1, n_samples),
+            unseen=normal(self.kernel.n_linear, n_samples),
         )
 
     def find_damage(self) -> str | None:
@@ -229,11 +241,8 @@ class LNK(Head):
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Place the inducing points on training embeddings."""
-        self.kernel.initialize(self.kernel_features(node_features.detach()), self.element_index[atomic_numbers])
-
-    def kernel_features(self, node_features: Tensor) -> Tensor:
-        """The embeddings that the kernel compares, as it computes with them."""
-        return self.embedding.kernel_features(node_features.double())
+        elements = self.element_index[atomic_numbers]
+        self.kernel.initialize(node_features.detach().double(), elements, structure_index)
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
@@ -255,7 +264,7 @@ class LNK(Head):
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
         elements = self.element_index[graph.atomic_numbers]
-        features = self.kernel_features(node_features)
+        features = node_features.double()
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
             rows = self.kernel.rows(features, elements)
         node_mean = self._node_mean(node_features, rows)
@@ -267,10 +276,15 @@ class LNK(Head):
             variance=variance,
         )
 
-    def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+    def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
+        """Of the deviation of a share from the mean share of its element. ``None`` if elements are not told apart."""
+        if not self.kernel.has_centers:
+            return None
         elements = self.element_index[graph.atomic_numbers]
-        features = self.kernel_features(node_features)
-        return self._node_variance(features, self.kernel.rows(features, elements), elements)
+        features = node_features.double()
+        basis = self.kernel.basis(features, elements)
+        explained = self._node_quadratic(self.kernel.deviations(basis, elements), elements, self._factors())
+        return explained + self.kernel.node_residual(features, elements, basis)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
@@ -293,7 +307,7 @@ class LNK(Head):
         f − mean(f) = f₀(h) + φ(h) · (C ε − L⁻¹ f₀(Z))
         """
         elements = self.element_index[graph.atomic_numbers]
-        features = self.kernel_features(node_features)
+        features = node_features.double()
         weights = self._factors().cholesky @ self._draws().posterior
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
@@ -304,7 +318,7 @@ class LNK(Head):
                     weights[self.kernel.n_inducing :],
                 ]
             )
-            deviations = self._prior_functions(features, elements)
+            deviations = self._prior_functions(self.kernel.compared(features), elements)
         deviations = deviations + self.kernel.basis(features, elements) @ weights
         if self.kernel.linear and self.kernel.has_unseen(elements):
             deviations = deviations + self.kernel.unseen_features(features, elements) @ self._draws().unseen
@@ -318,13 +332,13 @@ class LNK(Head):
 
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
-        features, elements = self.kernel_features(node_features), self.element_index[graph.atomic_numbers]
+        features, elements = node_features.double(), self.element_index[graph.atomic_numbers]
         summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
         return summed, self.kernel.residual(features, elements, summed, graph)
 
     def slope_rows(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """The same for slopes along tangents (c, n_atoms, n_features): (c, n_structures, p), (c, n_structures)."""
-        features, tangents = self.kernel_features(node_features), self.kernel_features(tangents)
+        features, tangents = node_features.double(), tangents.double()
         elements = self.element_index[graph.atomic_numbers]
         slopes = self.kernel.basis_slopes(features, tangents, elements)
         shape = (len(slopes), graph.n_structures, slopes.shape[-1])
@@ -332,7 +346,7 @@ class LNK(Head):
         return summed, self.kernel.slope_residual(features, tangents, elements, summed, graph)
 
     def _diagonal_slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
-        features, tangents = self.kernel_features(node_features), self.kernel_features(tangents)
+        features, tangents = node_features.double(), tangents.double()
         elements = self.element_index[graph.atomic_numbers]
         slopes = self.kernel.basis_slopes(features, tangents, elements)
         residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
@@ -354,12 +368,13 @@ class LNK(Head):
         return explained + self.kernel.residual(features, elements, summed, graph)
 
     def _node_variance(self, features: Tensor, rows: Tensor, elements: Tensor) -> Tensor:
+        """Of the shares themselves, which a diagonal covariance adds up."""
         basis = self.kernel.whiten(rows)
-        explained = self._node_quadratic(basis, elements, self._factors())
+        explained = (basis @ self._factors().cholesky).square().sum(-1)
         return explained + self.kernel.node_residual(features, elements, basis)
 
     def _node_quadratic(self, basis: Tensor, elements: Tensor, factors: _Factors) -> Tensor:
-        """φ_i·C Cᵀ·φ_i of each atom. Prepared, it uses that φ_i vanishes but in the columns of the atom's element."""
+        """φ_i·C Cᵀ·φ_i of each atom, φ centred. Prepared, it uses that φ vanishes but in the columns of its element."""
         if factors.of_elements is None:
             return (basis @ factors.cholesky).square().sum(-1)
         result = basis.new_zeros(len(basis))

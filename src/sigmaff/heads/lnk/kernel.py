@@ -1,11 +1,18 @@
 """The kernel of the LNK in weight space: features φ of an atom's embedding, and the variance that they leave out.
 
-    k(h, e; h', e') = δ(e, e') [ s² κ(|h − h'|²/ℓ²) + s_lin² (a(h)·a(h') + 1) ]  =  φ(h, e)·φ(h', e') + residual
+    k(h, e; h', e') = δ(e, e') [ s² κ(|h − h'|²/ℓ²) + s_lin² α² (a(h) − ā_e)·(a(h') − ā_e) ] + s_lin² P(e, e')
+                    = φ(h, e)·φ(h', e') + residual
 
-The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual; the linear part, on
-the activated embedding a(h), is exact. In this module ``features`` are embeddings (n_atoms, d) in float64, ``elements``
-index the model's elements, and ``tangents`` (c, n_atoms, d) are c directions in embedding space. All elements that the
-model has not seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
+The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual. The linear part acts
+on what the readout of the backbone acts on, the activated embedding a(h), and is exact. It is centred: ā_e is the mean
+over the training atoms of an element, so that the share of such a mean atom is a constant of its element. Constants
+vary only as the training compositions determine them: P projects on the span of these compositions. What they leave
+open is a matter of reference energies (``DatasetStatistics.reference_std``), not of embeddings. Where all elements are
+compared as if of one, ā = 0 and P = 1.
+
+In this module ``features`` are embeddings (n_atoms, n_blocks · d) in float64, ``elements`` index the model's elements,
+and ``tangents`` (c, n_atoms, n_blocks · d) are c directions in embedding space. All elements that the model has not
+seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
 """
 
 from contextlib import AbstractContextManager
@@ -14,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import StationaryKernel, squared_distances
@@ -24,6 +31,8 @@ JITTER = 1e-8
 """Added to the diagonal of K_ZZ, relative to the kernel's scale."""
 LENGTHSCALE_FACTOR = 3.0
 """Initial ℓ in units of the mean distance between inducing points of one element."""
+RANK = 1e-9
+"""Singular value of the compositions, over the largest, below which they do not determine a direction."""
 MAX_PAIRS = 2**24
 """Pairs of atoms whose covariance is held in memory at once."""
 
@@ -37,6 +46,7 @@ class Constants(NamedTuple):
     squares: Tensor  # their squared norms (m,)
     amplitude: Tensor  # s² δ(e, e_z) (n_elements + 1, m)
     whitening: Tensor  # L⁻¹ with L Lᵀ = K_ZZ (m, m)
+    mean_inducing: Tensor  # mean φ of the inducing points of each element (n_elements + 1, m)
     linear_scale: Tensor  # s_lin
 
 
@@ -47,17 +57,20 @@ class LocalKernel(nn.Module):
         linear: bool,
         *,
         n_inducing: int,
-        n_features: int,
         n_elements: int,
-        activation: nn.Module,
+        centred: bool,
+        embedding: Embedding,
     ) -> None:
         super().__init__()
         self.stationary = stationary
         self.linear = linear
         self.n_elements = n_elements
         self.n_inducing = 0 if stationary is None else n_inducing
-        self.n_weights = self.n_inducing + (n_elements * (n_features + 1) if linear else 0)
-        self.activation = activation
+        self.n_linear = embedding.n_blocks * embedding.n_features if linear else 0
+        self.n_weights = self.n_inducing + (n_elements * (self.n_linear + 1) if linear else 0)
+        self.embedding = embedding
+        self.activation = embedding.activation
+        n_features = embedding.n_features
         self.inducing_points = nn.Parameter(torch.zeros(self.n_inducing, n_features, dtype=torch.float64))
         self.log_linear_scale = nn.Parameter(torch.zeros((), dtype=torch.float64)) if linear else None
         self.log_scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
@@ -65,17 +78,30 @@ class LocalKernel(nn.Module):
         self.inducing_elements = nn.Buffer(torch.zeros(self.n_inducing, dtype=torch.int64))
         self.activation_scale = nn.Buffer(torch.ones((), dtype=torch.float64))
         self.center = nn.Buffer(torch.zeros(n_features, dtype=torch.float64))
+        center, projector = torch.zeros(n_elements + 1, self.n_linear), torch.eye(n_elements)
+        self.linear_center = nn.Buffer(center.double(), persistent=centred) if linear else None
+        self.composition_projector = nn.Buffer(projector.double(), persistent=centred) if linear else None
+        self.centred = centred
         self.one_hot = nn.Buffer(torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
         self.constants = Cached(self._compute_constants)
 
     @torch.no_grad()
-    def initialize(self, features: Tensor, elements: Tensor) -> None:
-        """Inducing points on training embeddings; length and scale of the kernel from their distances."""
-        self.center.copy_(features.mean(0))
-        self.activation_scale.copy_(self.activation(features).square().sum(-1).mean().rsqrt())
+    def initialize(self, features: Tensor, elements: Tensor, structure_index: Tensor) -> None:
+        """Inducing points on training embeddings; length and scale of the kernel from their distances.
+
+        The linear part gets the mean of each element, and the span of the compositions.
+        """
+        compared, activated = self.compared(features), self.activation(features)
+        self.center.copy_(compared.mean(0))
+        self.activation_scale.copy_(activated.square().sum(-1).mean().rsqrt())
+        if self.centred and self.linear_center is not None and self.composition_projector is not None:
+            kinds = self.one_hot[elements][:, : self.n_elements]
+            self.linear_center[:-1] = _means(kinds.T, activated)
+            n_structures = int(structure_index.max()) + 1
+            self.composition_projector.copy_(_projector(scatter_sum(kinds, structure_index, n_structures)))
         if self.stationary is None:
             return
-        points, labels = choose_inducing_points(features, elements, self.n_inducing)
+        points, labels = choose_inducing_points(compared, elements, self.n_inducing)
         self.inducing_points.copy_(points)
         self.inducing_elements.copy_(labels)
         pairs = (labels[:, None] == labels).triu(diagonal=1)
@@ -83,18 +109,41 @@ class LocalKernel(nn.Module):
             distances = squared_distances(points - self.center, points - self.center)[pairs].sqrt()
             self.log_lengthscale.copy_((LENGTHSCALE_FACTOR * distances.mean()).log())
 
+    @property
+    def has_centers(self) -> bool:
+        """Whether the mean of each element is known; files of format 3 and older do not have it."""
+        return self.centred and (self.linear_center is None or bool(self.linear_center.any()))
+
+    def compared(self, features: Tensor) -> Tensor:
+        """What the stationary part compares, and what inducing points are: (..., d)."""
+        return self.embedding.kernel_features(features)
+
     def basis(self, features: Tensor, elements: Tensor) -> Tensor:
         """φ, (n_atoms, n_weights): a function with weights w ~ N(0, 1) on it has covariance φ·φ'."""
         return self.whiten(self.rows(features, elements))
+
+    def deviations(self, basis: Tensor, elements: Tensor) -> Tensor:
+        """φ of each atom less the mean φ of its element: over training atoms, for the stationary part inducing points.
+
+        On a mean atom the linear part is the constant of its element alone.
+        """
+        stationary = basis[:, : self.n_inducing] - self.constants().mean_inducing[elements]
+        if not self.linear:
+            return stationary
+        linear = basis[:, self.n_inducing :].unflatten(-1, (self.n_elements, -1)).clone()
+        linear[..., -1] = 0.0
+        return torch.cat([stationary, linear.flatten(-2)], dim=-1)
 
     def rows(self, features: Tensor, elements: Tensor) -> Tensor:
         """k(h, Z) and the linear features: φ before whitening, which is linear and so can follow a sum over atoms."""
         parts, constants = [], self.constants()
         if self.stationary is not None:
-            value = self.stationary.value(self._distances(features, constants))
+            value = self.stationary.value(self._distances(self.compared(features), constants))
             parts.append(value * constants.amplitude[elements])
-        if self.linear:
-            parts.append(self._spread(constants.linear_scale * self._linear_features(features), elements))
+        if self.composition_projector is not None:
+            linear = self._by_element(self._linear_features(features, elements), elements)
+            known = self.one_hot[elements][:, : self.n_elements] @ self.composition_projector
+            parts.append(constants.linear_scale * torch.cat([linear, known.unsqueeze(-1)], dim=-1).flatten(-2))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def whiten(self, rows: Tensor) -> Tensor:
@@ -116,13 +165,15 @@ class LocalKernel(nn.Module):
         """Derivatives of φ along the tangents, (c, n_atoms, n_weights)."""
         parts, constants = [], self.constants()
         if self.stationary is not None:
-            along = (tangents * features).sum(-1, keepdim=True) - tangents @ self.inducing_points.T  # t·(h − z)
-            slope = self.stationary.first_derivative(self._distances(features, constants)) * along
+            compared, moved = self.compared(features), self.compared(tangents)
+            along = (moved * compared).sum(-1, keepdim=True) - moved @ self.inducing_points.T  # t·(h − z)
+            slope = self.stationary.first_derivative(self._distances(compared, constants)) * along
             scaled = 2.0 * constants.inverse_length.square() * slope * constants.amplitude[elements]
             parts.append(scaled @ constants.whitening.T)
         if self.linear:
-            slopes = self._spread(self._linear_slopes(features, tangents), elements)
-            parts.append(constants.linear_scale * slopes)
+            slopes = self._by_element(self._linear_slopes(features, tangents, elements), elements)
+            slopes = torch.cat([slopes, torch.zeros_like(slopes[..., :1])], dim=-1)  # of the constants
+            parts.append(constants.linear_scale * slopes.flatten(-2))
         return torch.cat(parts, dim=-1)
 
     def node_residual(self, features: Tensor, elements: Tensor, basis: Tensor) -> Tensor:
@@ -152,7 +203,8 @@ class LocalKernel(nn.Module):
         if self.stationary is not None:
             at_zero = self.stationary.first_derivative(tangents.new_zeros(()))
             scale = -2.0 * at_zero * torch.exp(2.0 * (self.log_scale - self.log_lengthscale))
-            residual = scale * tangents.square().sum(-1) - slopes[..., : self.n_inducing].square().sum(-1)
+            moved = self.compared(tangents)
+            residual = scale * moved.square().sum(-1) - slopes[..., : self.n_inducing].square().sum(-1)
         if self.has_unseen(elements):
             residual = residual + self._unseen_slopes(features, tangents, elements).square().sum(-1)
         return residual
@@ -176,22 +228,26 @@ class LocalKernel(nn.Module):
         return not self.training and bool((elements == self.n_elements).any())
 
     def unseen_features(self, features: Tensor, elements: Tensor) -> Tensor:
-        """Features of the linear part of atoms of unseen elements, to be weighed by w ~ N(0, 1), (n_atoms, d + 1)."""
+        """Features of the linear part of atoms of unseen elements, to be weighed by w ~ N(0, 1), (n_atoms, n_linear).
+
+        Without a constant: that of an unseen element is its reference energy.
+        """
         if not self.linear:
             return features.new_zeros(len(features), 1)
         unseen = self.one_hot[elements][:, -1:]
-        return unseen * self.constants().linear_scale * self._linear_features(features)
+        return unseen * self.constants().linear_scale * self._linear_features(features, elements)
 
     def _unseen_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
         if not self.linear:
             return tangents.new_zeros(*tangents.shape[:2], 1)
         unseen = self.one_hot[elements][:, -1:]
-        return unseen * self.constants().linear_scale * self._linear_slopes(features, tangents)
+        return unseen * self.constants().linear_scale * self._linear_slopes(features, tangents, elements)
 
     def _slope_pair_sum(self, features: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
         """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j of the stationary part, (c, n_structures)."""
         assert self.stationary is not None
-        h, t, kind = graph.pad(features - self.center), graph.pad(tangents), graph.pad(self.one_hot[elements])
+        h, t = graph.pad(self.compared(features) - self.center), graph.pad(self.compared(tangents))
+        kind = graph.pad(self.one_hot[elements])
         inverse = self.constants().inverse_length.square()
         u = squared_distances(h, h) * inverse
         same = kind @ kind.transpose(-1, -2)  # δ(e_i, e_j), 0 where there is no atom
@@ -212,7 +268,10 @@ class LocalKernel(nn.Module):
         return [(owner == element).nonzero().squeeze(-1) for element in range(self.n_elements)]
 
     def fourier_features(self, features: Tensor, frequencies: Tensor, phases: Tensor) -> Tensor:
-        """s cos(ω·h/ℓ + b): with weights N(0, 2/D) a draw from the stationary prior, (n_atoms, D)."""
+        """s cos(ω·h/ℓ + b): with weights N(0, 2/D) a draw from the stationary prior, (n_atoms, D).
+
+        features: as ``compared`` gives them.
+        """
         scaled = (features - self.center) @ frequencies.T * self.constants().inverse_length
         return torch.exp(self.log_scale) * torch.cos(scaled + phases)
 
@@ -230,7 +289,7 @@ class LocalKernel(nn.Module):
         inducing = (self.inducing_points - self.center) * inverse_length
         amplitude = variance * self.one_hot[:, self.inducing_elements]
         identity = torch.eye(self.n_inducing, dtype=inducing.dtype, device=inducing.device)
-        whitening = identity
+        whitening = cholesky = identity
         if self.stationary is not None:
             value = self.stationary.value(squared_distances(inducing, inducing))
             cholesky = torch.linalg.cholesky(value * amplitude[self.inducing_elements] + JITTER * variance * identity)
@@ -242,11 +301,12 @@ class LocalKernel(nn.Module):
             squares=inducing.square().sum(-1),
             amplitude=amplitude,
             whitening=whitening,
+            mean_inducing=_means(self.one_hot[:, self.inducing_elements], cholesky),
             linear_scale=variance if self.log_linear_scale is None else torch.exp(self.log_linear_scale),
         )
 
     def _distances(self, features: Tensor, constants: Constants) -> Tensor:
-        """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it."""
+        """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it. features: as ``compared`` gives them."""
         scaled = (features - self.center) * constants.inverse_length
         products = scaled @ constants.inducing.T
         return (scaled.square().sum(-1, keepdim=True) + constants.squares - 2.0 * products).clamp(min=0.0)
@@ -255,7 +315,7 @@ class LocalKernel(nn.Module):
         """Σ_ij k(h_i, h_j) of the stationary part, in blocks of rows."""
         assert self.stationary is not None
         constants = self.constants()
-        h = graph.pad((features - self.center) * constants.inverse_length)
+        h = graph.pad((self.compared(features) - self.center) * constants.inverse_length)
         kind = graph.pad(self.one_hot[elements])  # zero where there is no atom
         block = max(1, MAX_PAIRS // (h.shape[0] * h.shape[1]))
         total = features.new_zeros(graph.n_structures)
@@ -264,18 +324,29 @@ class LocalKernel(nn.Module):
             total = total + (same * self.stationary.value(squared_distances(rows, h))).sum((-1, -2))
         return constants.variance * total
 
-    def _linear_features(self, features: Tensor) -> Tensor:
-        """Activated embedding, scaled to a norm near one, and a one for the constant."""
-        activated = self.activation_scale * self.activation(features)
-        return torch.cat([activated, torch.ones_like(activated[..., :1])], dim=-1)
+    def _linear_features(self, features: Tensor, elements: Tensor) -> Tensor:
+        """Activated embedding, scaled to a norm near one, less the mean of its element, (n_atoms, n_linear)."""
+        assert self.linear_center is not None
+        return self.activation_scale * (self.activation(features) - self.linear_center[elements])
 
-    def _linear_slopes(self, features: Tensor, tangents: Tensor) -> Tensor:
+    def _linear_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
         def slope(tangent: Tensor) -> Tensor:
-            return torch.func.jvp(self._linear_features, (features,), (tangent,))[1]
+            return torch.func.jvp(lambda h: self._linear_features(h, elements), (features,), (tangent,))[1]
 
         return torch.func.vmap(slope)(tangents)
 
-    def _spread(self, values: Tensor, elements: Tensor) -> Tensor:
-        """Place an atom's values in the columns of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements · d)."""
+    def _by_element(self, values: Tensor, elements: Tensor) -> Tensor:
+        """Place an atom's values in the row of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements, d)."""
         known = self.one_hot[elements][..., : self.n_elements]
-        return (known.unsqueeze(-1) * values.unsqueeze(-2)).flatten(-2)
+        return known.unsqueeze(-1) * values.unsqueeze(-2)
+
+
+def _means(kinds: Tensor, values: Tensor) -> Tensor:
+    """Mean of the rows (m, d) of each kind, given one-hot (n_kinds, m); 0 for a kind without rows."""
+    return kinds @ values / kinds.sum(1, keepdim=True).clamp(min=1.0)
+
+
+def _projector(counts: Tensor) -> Tensor:
+    """Projector on the span of compositions (n_structures, n_elements)."""
+    span = torch.linalg.pinv(counts, rtol=RANK)
+    return span @ counts

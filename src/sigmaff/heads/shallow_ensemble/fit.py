@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sigmaff.heads.base import FitSummary
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, RowLimit, Rows
-from sigmaff.heads.posterior import Moments, choose_mean, held_out_score, posteriors
+from sigmaff.heads.posterior import Moments, choose_mean, choose_variance, held_out_score, posteriors
 from sigmaff.progress import Counter, Listener
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def solve(
     counter = Counter(listener, len(train) + len(held_out))
     [known] = train.undetermined_rows([head.basis], _within(TRAINING_ROWS, TRAINING_NUMBERS, head), seed, counter)
     [unknown] = held_out.undetermined_rows([head.basis], _within(HELD_OUT_ROWS, HELD_OUT_NUMBERS, head), seed, counter)
-    factor, noise, force_weight = _start(known, unknown)
+    factor, noise, force_weight = _start(known, unknown, len(held_out))
     start, best, best_step = _trained(head.config, _transformed(known, factor), _transformed(unknown, factor), seed)
     members = best.mapped(factor.T)
     mean, score, scale = _assessed(members, unknown)
@@ -100,7 +100,7 @@ def _within(limit: RowLimit, n_numbers: int, head: "ShallowEnsemble") -> RowLimi
     return replace(limit, n_rows=min(limit.n_rows, max(1, n_numbers // head.basis.n_weights)))
 
 
-def _start(known: list[Rows], unknown: list[Rows]) -> tuple[Tensor, float, float]:
+def _start(known: list[Rows], unknown: list[Rows], n_held_out: int) -> tuple[Tensor, float, float]:
     """A factor of the covariance of the weights that suits the held-out rows best, its noise and force weight.
 
     The factor maps weights of unit variance to weights of the readout.
@@ -109,9 +109,7 @@ def _start(known: list[Rows], unknown: list[Rows]) -> tuple[Tensor, float, float
     forces = moments[1] if len(moments) > 1 else Moments.empty(len(moments[0].projection))
     candidates = posteriors(moments[0], forces, FORCE_WEIGHTS if len(moments) > 1 else FORCE_WEIGHTS[:1])
     errors = [rows.targets for rows in unknown]
-    scores = [held_out_score(candidate, unknown, errors) for candidate in candidates]
-    best = min(range(len(candidates)), key=lambda k: scores[k][0])
-    chosen, prior_scale = candidates[best], scores[best][1]
+    chosen, _, prior_scale = choose_variance(candidates, unknown, errors, n_held_out)
     shrinkage = chosen.noise / (chosen.noise + chosen.eigenvalues)
     return chosen.eigenvectors * (prior_scale * shrinkage).sqrt(), chosen.noise, chosen.force_weight
 

@@ -117,9 +117,6 @@ class ShallowEnsemble(Head):
         misfit = (target.double() - distribution.mean).square() / variance
         return 0.5 * (misfit + variance.log() + math.log(2.0 * math.pi)).mean()
 
-    def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
-        return self._variance(self.basis.of_atoms(node_features))
-
     def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         """E_m − E, scaled so that their mean square is the unbiased variance."""
         rows, _ = self.basis.rows(node_features, graph)

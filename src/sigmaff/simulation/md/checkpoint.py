@@ -20,8 +20,14 @@ from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
 CHECKPOINT = "checkpoint.npz"
-NOT_PREDICTED = ("head.energy_noise", "head.force_weight")
-"""Tensors that no prediction depends on: the noise of labels, by which structures are selected."""
+NOT_DIGESTED = (
+    "head.energy_noise",
+    "head.force_weight",
+    "head.kernel.linear_center",
+    "head.kernel.composition_projector",
+)
+"""Tensors that were added to models after version 0.1.0, whose runs resume. No prediction depends on the noise of
+labels; the center and the projector of a kernel come with weights that do not fit others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +104,7 @@ def _model_digest(model: Predictor) -> str:
         return type(model).__name__
     digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        if not name.endswith(NOT_PREDICTED):
+        if not name.endswith(NOT_DIGESTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
     return digest.hexdigest()
 
