@@ -316,7 +316,8 @@ def compare(
         listener: callbacks for progress; the default is silent.
         force: train the named methods again.
 
-    Returns the metrics, times and sizes of each method, or why it failed.
+    Returns the metrics, times and sizes of each method with its differences to the first method and their intervals, or
+    why it failed.
 
     Example:
         >>> for result in sf.compare("run.yaml", ["fixed_lnk", "llpr"], overrides=["output=compared"]):

@@ -297,10 +297,11 @@ def test_what_is_not_labelled_is_none(stretched: Evaluation) -> None:
     assert no_energies.energy is None
     assert no_energies.energy_error is None
     assert no_forces.forces_error is None
-    detection = {"energy_auroc", "energy_auroc_total", "energy_fpr95"}
+    detection = {"energy_auroc", "energy_auroc_ci", "energy_auroc_total", "energy_auroc_total_ci", "energy_fpr95"}
     assert said(summarize(no_energies, stretched), "energy") == detection | {"energy_std_zero"}
     assert said(summarize(no_forces, stretched), "forces") == {
         "forces_auroc",
+        "forces_auroc_ci",
         "forces_fpr95",
         "forces_std_zero",
     }

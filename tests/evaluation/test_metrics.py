@@ -11,6 +11,8 @@ from sigmaff.evaluation.metrics import (
     CALIBRATION_LEVELS,
     ONE_SIGMA,
     auroc,
+    auroc_difference,
+    auroc_interval,
     bootstrap,
     calibration_score,
     ence,
@@ -304,3 +306,74 @@ def test_arguments_out_of_range_are_refused() -> None:
 def test_a_vanishing_std_overflows_to_infinity_not_to_a_number() -> None:
     assert gaussian_nll([1.0], [1e-320]) == np.inf
     assert calibration_score([1.0], [1e-320]) == pytest.approx(WORST)
+
+
+# --- intervals of AUROCs
+
+
+def binormal(rng: np.random.Generator, true: float, n_id: int, n_ood: int) -> tuple[np.ndarray, np.ndarray]:
+    """Normal scores whose AUROC is Φ(shift/√2)."""
+    return rng.standard_normal(n_id), rng.standard_normal(n_ood) + np.sqrt(2) * norm.ppf(true)
+
+
+@pytest.mark.parametrize(("true", "n_id", "n_ood"), [(0.6, 40, 60), (0.9, 50, 150), (0.97, 100, 100), (0.995, 50, 50)])
+def test_an_auroc_interval_covers_the_true_one(rng: np.random.Generator, true: float, n_id: int, n_ood: int) -> None:
+    drawn = [auroc(*binormal(rng, true, n_id, n_ood)) for _ in range(1500)]
+    intervals = np.array([auroc_interval(value, n_id, n_ood) for value in drawn])
+    covered = ((intervals[:, 0] <= true) & (true <= intervals[:, 1])).mean()
+    assert 0.93 < covered < 0.99
+
+
+def test_an_auroc_interval_has_hanley_and_mcneils_width() -> None:
+    """Far from 0 and 1 and for many structures it is value ± 1.96 standard errors of exponential scores."""
+    value, n = 0.8, 100_000
+    q1, q2 = value / (2 - value), 2 * value**2 / (1 + value)
+    error = np.sqrt((value * (1 - value) + (n - 1) * (q1 + q2 - 2 * value**2)) / n**2)
+    low, high = auroc_interval(value, n, n)
+    assert (high - low) / 2 == pytest.approx(norm.ppf(0.975) * error, rel=1e-3)
+
+
+def test_a_perfect_auroc_of_few_structures_proves_little() -> None:
+    """Near 1 the variance is (1 − θ)(1 + N/2)/(n m) to first order, so 1 − θ = z² (1 + N/2)/(n m)."""
+    assert auroc_interval(1.0, 5, 5)[0] < 0.75
+    low, high = auroc_interval(1.0, 300, 300)
+    assert high == 1.0
+    assert 1 - low == pytest.approx(norm.ppf(0.975) ** 2 * (1 + 299 / 2) / 300**2, rel=0.02)
+    assert auroc_interval(0.0, 300, 300) == pytest.approx((0.0, 1 - low))
+    with pytest.raises(ValueError, match="lies in"):
+        auroc_interval(1.2, 5, 5)
+
+
+def test_an_auroc_difference_is_that_of_the_aurocs_and_covers_the_true_one(rng: np.random.Generator) -> None:
+    """Two scores that share half of their noise, with true AUROCs of 0.8 and 0.85."""
+    covered = []
+    for _ in range(600):
+        pairs = []
+        shared = binormal(rng, 0.5, 60, 80)
+        for true in (0.8, 0.85):
+            own = binormal(rng, 0.5, 60, 80)
+            shift = (0.0, np.sqrt(2) * norm.ppf(true))
+            pairs.append(tuple((s + o) / np.sqrt(2) + d for s, o, d in zip(shared, own, shift, strict=True)))
+        difference, low, high = auroc_difference(*pairs)
+        assert difference == pytest.approx(auroc(*pairs[1]) - auroc(*pairs[0]), abs=1e-12)
+        covered.append(low <= 0.05 <= high)
+    assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_an_auroc_difference_has_the_width_of_a_bootstrap_of_both_sets(rng: np.random.Generator) -> None:
+    inside, outside = rng.standard_normal((200, 2)), rng.normal([0.8, 1.2], size=(300, 2))
+    inside[:, 1] += inside[:, 0]
+    outside[:, 1] += outside[:, 0]
+
+    def drawn() -> float:
+        a, b = inside[rng.integers(200, size=200)], outside[rng.integers(300, size=300)]
+        return auroc(a[:, 1], b[:, 1]) - auroc(a[:, 0], b[:, 0])
+
+    _, low, high = auroc_difference(*zip(inside.T, outside.T, strict=True))
+    assert (high - low) / (2 * norm.ppf(0.975)) == pytest.approx(np.std([drawn() for _ in range(2000)]), rel=0.1)
+
+
+def test_two_perfect_scores_cannot_be_told_apart() -> None:
+    difference, low, high = auroc_difference(([1, 2], [3, 4]), ([1, 2], [5, 9]))
+    assert difference == 0
+    assert np.isnan([low, high]).all()

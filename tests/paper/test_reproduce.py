@@ -244,7 +244,10 @@ def test_an_experiment_is_interrupted_resumed_and_reported(tmp_path: Path, folde
         assert rows["Energy ID"][column]["ours"] == record.metrics["energy_mae"]
         assert rows["AUC-ROC energy"][column]["ours"] == record.ood["non-equilibrium"]["energy_auroc_total"]
         assert rows["Energy OOD"][column]["ours"] == record.ood["non-equilibrium"]["ood_energy_mae"]
-        assert f"{record.metrics['energy_mae']:.3f} (0." in text
+        low, high = record.metrics["energy_mae_ci"]
+        assert f"{record.metrics['energy_mae']:.3f} [{low:.3f}, {high:.3f}] (0." in text
+        assert rows["AUC-ROC energy"][column]["interval"] == record.ood["non-equilibrium"]["energy_auroc_total_ci"]
+        assert rows["Calibration"][column]["interval"] is None
     assert rows["Energy ID"][4]["paper"] == 0.44
     assert (tmp_path / "dropout-rate/table-22.png").read_bytes().startswith(b"\x89PNG")
     assert "AUC-ROC energy, 20 %" in (tmp_path / "dropout-rate/table-22.svg").read_text()

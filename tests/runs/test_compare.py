@@ -6,8 +6,11 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from cli_case import Workspace, fail, morse_frames, succeed, write_config
+from sigmaff.evaluation import evaluate
+from sigmaff.evaluation.datasets import dataset_for, recorded_structures
 from sigmaff.heads import HEADS
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
@@ -75,10 +78,60 @@ def test_finished_methods_are_kept(compared: Workspace):
     methods = [result["method"] for result in json.loads((compared / "run/comparison.json").read_text())]
     assert methods == ["ensemble", "llpr"]
     text = (compared / "run/comparison.md").read_text()
-    assert len(text.splitlines()) == 4
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("|")] == [
+        *("| method", "| ---", "| ensemble", "| llpr"),
+        *("| difference of", "| ---", "| llpr", "| llpr"),
+    ]
     page = (compared / "run/comparison.html").read_text()
     assert "AUROC ether" in page
     assert "llpr" in page
+
+
+def test_differences_are_those_of_the_same_structures(compared: Workspace):
+    """Of the first method that has a measure, computed again from the models with SciPy."""
+    succeed("compare", compared / "run.yaml", "--methods", "backbone", "--methods", "ensemble", "--methods", "llpr")
+    results = {result["method"]: result for result in json.loads((compared / "run/comparison.json").read_text())}
+    assert results["backbone"]["differences"] == {}
+    found = results["llpr"]["differences"]
+    assert found.keys() == {"backbone", "ensemble"}
+    assert found["backbone"].keys() == {"energy_mae", "forces_mae"}
+    for key, name in (("energy_nll", "metrics"), ("forces_spearman", "metrics"), ("ether/energy_auroc", "ood")):
+        figures = [results[method]["record"][name] for method in ("llpr", "ensemble")]
+        figures = [each["ether"] if name == "ood" else each for each in figures]
+        expected = figures[0][key.removeprefix("ether/")] - figures[1][key.removeprefix("ether/")]
+        assert found["ensemble"][key]["value"] == pytest.approx(expected, abs=1e-5), key
+
+    errors = []
+    for name in ("ensemble", "backbone"):
+        model = load(compared / f"run/{name}/model.sigmaff")
+        test = dataset_for(model, recorded_structures(model, "test"))
+        errors.append(np.abs(evaluate(model, test, name="test").energy_error))
+    interval = ttest_rel(*errors).confidence_interval(0.95)
+    reached = results["ensemble"]["differences"]["backbone"]["energy_mae"]
+    assert reached["value"] == pytest.approx(np.mean(errors[0] - errors[1]), rel=1e-4)
+    assert (reached["high"] - reached["low"]) == pytest.approx(interval.high - interval.low, rel=0.25)  # of 20
+    assert "to backbone" in (compared / "run/comparison.html").read_text()
+
+
+def test_raw_scores_say_whose_scale_has_seen_validation_errors(compared: Workspace):
+    """LNK, LLPR, last-layer ensembles and latent distances are scaled by their fits; a GP by its training data."""
+    assert {name for name, method in METHODS.items() if method.is_scaled} == set(SHARING)
+    succeed("compare", compared / "run.yaml", "--methods", "ensemble", "--methods", "llpr")
+    text = (compared / "run/comparison.md").read_text()
+    column = text.splitlines()[0].split(" | ").index("calibration, raw")
+    raw = {line.split(" | ")[0]: line.split(" | ")[column] for line in text.splitlines()[2:4]}
+    assert {name: cell.endswith("¹") for name, cell in raw.items()} == {"| ensemble": False, "| llpr": True}
+    assert "scales σ to errors of the validation structures" in text
+
+
+def test_a_method_that_is_trained_again_is_tested_again(compared: Workspace):
+    kept = compared / "run/llpr/tested.npz"
+    with np.load(kept) as arrays:
+        before = dict(arrays)
+    np.savez(kept, **before | {"digest": np.array("of another model"), "errors/energy_mae": np.zeros((20, 2))})
+    succeed("compare", compared / "run.yaml", "--methods", "llpr")
+    with np.load(kept) as arrays:
+        assert np.array_equal(arrays["errors/energy_mae"], before["errors/energy_mae"])
 
 
 def test_force_trains_the_named_methods_again(compared: Workspace):

@@ -11,7 +11,7 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import Calibration
-from sigmaff.runs.compare import MethodResult, comparison_rows
+from sigmaff.runs.compare import MethodResult, comparison_differences, comparison_rows
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
@@ -108,6 +108,19 @@ def methods_table(backbone: BackboneConfig) -> Table:
         "σ ∝: growth of energy σ with the number n of distant copies of a structure",
         justify="left",
     )
+    return table
+
+
+def differences_table(results: Sequence[MethodResult]) -> Table | None:
+    """Differences between methods with their intervals; ``None`` if there are none."""
+    header, *rows = comparison_differences(results) or [[]]
+    if not rows:
+        return None
+    columns = [Column(label, no_wrap=not label) for label in header]
+    table = Table(*columns, title=Text("differences [95 % interval]"), title_justify="left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    table.caption = Text("intervals are of the test structures, for these trained models", justify="left")
     return table
 
 

@@ -85,7 +85,7 @@ def compare(
     force: Force = False,
 ) -> None:
     """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
-    from sigmaff.cli.tables import comparison_table
+    from sigmaff.cli.tables import comparison_table, differences_table
     from sigmaff.runs.compare import write_comparison
     from sigmaff.runs.config import RunConfig
 
@@ -94,6 +94,8 @@ def compare(
         results = sf.compare(settings, methods or ["all"], listener=terminal, force=force)
     paths = write_comparison(settings.output, results)
     console.print(comparison_table(results))
+    if (differences := differences_table(results)) is not None:
+        console.print(differences)
     say("\n".join(f"{path}" for path in paths))
 
 

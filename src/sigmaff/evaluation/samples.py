@@ -45,6 +45,11 @@ class Sample:
     def uncalibrated(self) -> "Sample":
         return replace(self, calibration=UNCALIBRATED)
 
+    def part(self, chosen: IntArray) -> "Sample":
+        """Some of the errors, by index."""
+        arrays = {name: getattr(self, name)[chosen] for name in ("errors", "std_raw", "structure")}
+        return replace(self, **arrays)
+
     def coverage(self, levels: npt.ArrayLike) -> FloatArray:
         """Share of errors within the central intervals of these coverages."""
         return observed_coverage(self.errors, self.std, levels, self.calibration)

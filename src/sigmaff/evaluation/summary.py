@@ -23,7 +23,8 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
 
     - ``_raw``: before calibration; ``_paper``: the per-sample average.
     - ``_ci``: 95 % bootstrap interval over structures. Resampling adds chance to a calibration score, so
-      near its finite-sample floor the interval may lie above the score itself.
+      near its finite-sample floor the interval may lie above the score itself. ``_auroc_ci``: score interval,
+      which is not a point at an AUROC of 1 (``metrics.auroc_interval``).
     - ``_std_zero``: how many σ are 0, as of forces that vanish by symmetry; σ measures leave them out.
     - ``energy_auroc`` and ``energy_fpr95`` rank structures by energy σ per atom (``_total``: of the whole),
       ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ; OOD is the positive class.
@@ -40,7 +41,7 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
         **{
             f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
             for quantity in QUANTITIES
-            for key, measure in _STD_MEASURES.items()
+            for key, measure in STD_MEASURES.items()
         },
         "forces_atom_spearman": _atom_spearman(evaluation),
         **_intervals(evaluation, samples),
@@ -48,7 +49,7 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     }
 
 
-_STD_MEASURES: dict[str, Callable[[Sample], float]] = {
+STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "calibration": lambda s: s.calibration_score(),
     "calibration_raw": lambda s: s.uncalibrated.calibration_score(),
     "calibration_paper": lambda s: metrics.per_sample_calibration_score(s.errors, s.std, s.calibration),
@@ -108,7 +109,7 @@ def _intervals(evaluation: Evaluation, samples: Mapping[Quantity, Sample]) -> Su
 def _mae_interval(errors: FloatArray | None, structure: IntArray) -> list[float] | None:
     if errors is None:
         return None
-    return _interval(lambda means: float(means[0]), structure, np.abs(errors).ravel())
+    return _interval(mean_of_sums, by_structure(structure, np.abs(errors).ravel()))
 
 
 def _calibration_interval(sample: Sample | None) -> list[float] | None:
@@ -116,35 +117,48 @@ def _calibration_interval(sample: Sample | None) -> list[float] | None:
         return None
     sizes = metrics.standardised_sizes(sample.errors, sample.std)
     widths = sample.calibration.multiplier(metrics.CALIBRATION_LEVELS)
-    return _interval(metrics.coverage_distance, sample.structure, *(sizes <= width for width in widths))
+    sums = by_structure(sample.structure, *(sizes <= width for width in widths))
+    return _interval(lambda rows: metrics.coverage_distance(_means(rows)), sums)
 
 
 def _spearman_interval(sample: Sample | None) -> list[float] | None:
-    """Resamples keep the ranks they have in the whole set: far cheaper than ranking anew, and close to it."""
     if sample is None:
         return None
-
-    def statistic(means: FloatArray) -> float:
-        r, s, rr, ss, rs = means
-        variance = (rr - r * r) * (ss - s * s)
-        return float((rs - r * s) / np.sqrt(variance)) if variance > 0 else float("nan")
-
-    r, s = metrics.centred_ranks(sample.std), metrics.centred_ranks(sample.sizes)
-    return _interval(statistic, sample.structure, r, s, r * r, s * s, r * s)
+    return _interval(spearman_of_sums, by_structure(sample.structure, *rank_columns(sample)))
 
 
-def _interval(
-    statistic: Callable[[FloatArray], float], structure: IntArray, *columns: npt.NDArray[Any]
-) -> list[float] | None:
-    """Bootstrap interval of a statistic of the means of columns over samples, as structures are resampled."""
+def by_structure(structure: IntArray, *columns: npt.NDArray[Any]) -> FloatArray:
+    """Number of samples and sums of columns over the samples of each structure, (n_structures, 1 + n_columns)."""
     _, group = np.unique(structure, return_inverse=True)
-    sums = np.stack([np.bincount(group), *(np.bincount(group, weights=column) for column in columns)], axis=1)
+    return np.stack([np.bincount(group), *(np.bincount(group, weights=column) for column in columns)], axis=1)
 
-    def of_resample(rows: FloatArray) -> float:
-        count, *totals = rows.sum(axis=0)
-        return statistic(np.array(totals) / count)
 
-    low, high = metrics.bootstrap(of_resample, sums)
+def mean_of_sums(rows: FloatArray) -> float:
+    """Mean over samples of one column, from the rows of ``by_structure``."""
+    return float(_means(rows)[0])
+
+
+def rank_columns(sample: Sample) -> tuple[FloatArray, ...]:
+    """Columns for ``spearman_of_sums``: ranks r of σ and s of |error|, r², s² and rs."""
+    r, s = metrics.centred_ranks(sample.std), metrics.centred_ranks(sample.sizes)
+    return r, s, r * r, s * s, r * s
+
+
+def spearman_of_sums(rows: FloatArray) -> float:
+    """Resamples keep the ranks they have in the whole set: far cheaper than ranking anew, and close to it."""
+    r, s, rr, ss, rs = _means(rows)
+    variance = (rr - r * r) * (ss - s * s)
+    return float((rs - r * s) / np.sqrt(variance)) if variance > 0 else float("nan")
+
+
+def _means(rows: FloatArray) -> FloatArray:
+    count, *totals = rows.sum(axis=0)
+    return np.array(totals) / count
+
+
+def _interval(statistic: Callable[[FloatArray], float], sums: FloatArray) -> list[float] | None:
+    """Bootstrap interval of a statistic of the rows of ``by_structure``, as structures are resampled."""
+    low, high = metrics.bootstrap(statistic, sums)
     return [low, high] if math.isfinite(low) and math.isfinite(high) else None
 
 
@@ -156,23 +170,34 @@ def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
         inside, outside = score(evaluation), None if ood is None else score(ood)
         return None if inside is None or outside is None else measure(inside, outside)
 
-    return {
-        "energy_auroc": compare(metrics.auroc, _energy_std_per_atom),
+    def interval(value: float | None) -> list[float] | None:
+        if value is None or ood is None:
+            return None
+        return list(metrics.auroc_interval(value, evaluation.n_structures, ood.n_structures))
+
+    aurocs = {
+        "energy_auroc": compare(metrics.auroc, energy_std_per_atom),
         "energy_auroc_total": compare(metrics.auroc, lambda e: e.energy_std_raw),
-        "energy_fpr95": compare(metrics.fpr_at_tpr, _energy_std_per_atom),
-        "forces_auroc": compare(metrics.auroc, _forces_std_rms),
-        "forces_fpr95": compare(metrics.fpr_at_tpr, _forces_std_rms),
+        "forces_auroc": compare(metrics.auroc, forces_std_rms),
+    }
+    return {
+        **aurocs,
+        **{f"{key}_ci": interval(value) for key, value in aurocs.items()},
+        "energy_fpr95": compare(metrics.fpr_at_tpr, energy_std_per_atom),
+        "forces_fpr95": compare(metrics.fpr_at_tpr, forces_std_rms),
         **{f"{name}_spearman_with_ood": _joint_spearman(name, evaluation, ood) for name in QUANTITIES},
         "ood_n_structures": None if ood is None else ood.n_structures,
         **{f"ood_{key}": value for key, value in _errors(ood, "energy", "forces").items()},
     }
 
 
-def _energy_std_per_atom(evaluation: Evaluation) -> FloatArray | None:
+def energy_std_per_atom(evaluation: Evaluation) -> FloatArray | None:
+    """The score of ``energy_auroc``, (n_structures,)."""
     return evaluation.per_atom(evaluation.energy_std_raw)
 
 
-def _forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
+def forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
+    """The score of ``forces_auroc``, (n_structures,)."""
     return evaluation.structure_rms(evaluation.forces_std_raw)
 
 

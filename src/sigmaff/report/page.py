@@ -22,7 +22,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object], *, force
 
 
 def write_table_page(
-    path: Path, title: str, rows: Sequence[Sequence[str]], *, notes: Mapping[str, str], force: bool = False
+    path: Path, title: str, tables: Sequence[Sequence[Sequence[str]]], *, notes: Sequence[str], force: bool = False
 ) -> None:
-    """A table as a page. ``rows`` begin with the header; ``notes``, by name, follow the table."""
-    write_page(path, "table_page.html", {"title": title, "rows": rows, "notes": notes}, force=force)
+    """Tables as a page. Each begins with its header; ``notes`` follow the tables."""
+    write_page(path, "table_page.html", {"title": title, "tables": tables, "notes": notes}, force=force)

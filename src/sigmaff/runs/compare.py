@@ -1,7 +1,7 @@
 """Compare methods: the same structures, backbone, training loop and measures for all, one directory each."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from sigmaff.progress import Listener
 from sigmaff.report import write_table_page
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data
+from sigmaff.runs.differences import NOTE, Differences, difference_rows, method_differences, tested
 from sigmaff.runs.jobs import JobFolder, run_jobs
 from sigmaff.runs.methods import METHODS, ensemble_members
 from sigmaff.runs.model_jobs import method_jobs
@@ -37,6 +38,7 @@ class MethodResult:
     fit_seconds: float = 0.0
     milliseconds: dict[str, float]  # per structure of a batch; none: with σ of energies, auto: with every σ
     failed: str | None = None
+    differences: Differences = field(default_factory=dict)
 
 
 def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool = False) -> list[MethodResult]:
@@ -57,9 +59,23 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     models = {name: load(folder.model(name)) for name in chosen if results[name].status == "done"}
     listener.stage("timing")
     milliseconds = _milliseconds(models, config, listener)
-    return [
+    compared = [
         _result(name, folder, models.get(name), milliseconds.get(name, {}), results[name].reason) for name in chosen
     ]
+    return _with_differences(compared, models, folder, config, listener)
+
+
+def _with_differences(
+    results: list[MethodResult], models: Mapping[str, Model], folder: JobFolder, config: RunConfig, listener: Listener
+) -> list[MethodResult]:
+    """Methods that were tested on the same structures, with their differences."""
+    tests = {}
+    for name, model in models.items():
+        listener.stage(f"testing {name} beside the others")
+        if model.record.split == next(iter(models.values())).record.split:
+            tests[name] = tested(model, folder.model(name), config.ood, listener)
+    found = method_differences(tests)
+    return [replace(result, differences=found.get(result.method, {})) for result in results]
 
 
 def _in_order(names: set[str]) -> list[str]:
@@ -103,9 +119,14 @@ def _result(
     )
 
 
+RAW = "calibration, raw"
+RAW_NOTE = (
+    "¹ before calibration, but the fit of this method scales σ to errors of the validation structures, which the other "
+    "methods do not see: compare methods after calibration."
+)
 METRICS: tuple[tuple[str, str, int, float], ...] = (  # label, measure, digits, unit in eV
     ("MAE (kcal/mol, /Å)", "mae", 4, KCAL_PER_MOL),
-    ("calibration, raw", "calibration_raw", 3, 1.0),
+    (RAW, "calibration_raw", 3, 1.0),
     ("calibration", "calibration", 3, 1.0),
     ("NLL (eV, eV/Å)", "nll", 2, 1.0),
     ("CRPS (kcal/mol, /Å)", "crps", 4, KCAL_PER_MOL),
@@ -119,6 +140,12 @@ def comparison_rows(results: Sequence[MethodResult]) -> list[dict[str, str]]:
     return [_row(result, sets) for result in results]
 
 
+def comparison_differences(results: Sequence[MethodResult]) -> list[list[str]]:
+    """The header and the rows of the table of differences; empty if nothing can be compared."""
+    sets = dict.fromkeys(name for result in results for name in result.record.ood)
+    return difference_rows({result.method: result.differences for result in results}, sets)
+
+
 def _row(result: MethodResult, sets: Iterable[str]) -> dict[str, str]:
     def text(digits: int, *numbers: object) -> str:
         shown = [f"{number:.{digits}f}" if isinstance(number, float | int) else "–" for number in numbers]
@@ -129,9 +156,12 @@ def _row(result: MethodResult, sets: Iterable[str]) -> dict[str, str]:
         return text(digits, *(number / unit if isinstance(number, float | int) else None for number in numbers))
 
     metrics, ood, milliseconds = result.record.metrics or {}, result.record.ood, result.milliseconds
+    measured = {label: pair(metrics, measure, digits, unit) for label, measure, digits, unit in METRICS}
+    if METHODS[result.method].is_scaled and measured[RAW] != "–":
+        measured[RAW] += " ¹"
     return {
         "method": result.method,
-        **{label: pair(metrics, measure, digits, unit) for label, measure, digits, unit in METRICS},
+        **measured,
         **{f"AUROC {name}": pair(ood.get(name, {}), "auroc", 4) for name in sets},
         "ms: with energy σ / every σ": text(2, milliseconds.get("none"), milliseconds.get("auto")),
         "training (min)": text(1, result.training_seconds / 60),
@@ -145,18 +175,27 @@ def write_comparison(directory: Path, results: Sequence[MethodResult]) -> list[P
     paths = [directory / f"comparison.{ending}" for ending in ("json", "md", "html")]
     by_label = comparison_rows(results)
     rows = [list(by_label[0]), *(list(row.values()) for row in by_label)]
-    failures = {result.method: result.failed for result in results if result.failed is not None}
+    tables = [rows, *filter(None, [comparison_differences(results)])]
+    notes = _notes(results, has_differences=len(tables) > 1)
     split = {"split"}  # every model file contains it
     contents = [asdict(r) | {"record": r.record.model_dump(mode="json", exclude=split)} for r in results]
     write_json(paths[0], contents, force=True)
     with atomic_write(paths[1], force=True) as temporary:
-        temporary.write_text(_markdown(rows, failures), encoding="utf-8")
-    write_table_page(paths[2], "Methods compared", rows, notes=failures, force=True)
+        temporary.write_text(_markdown(tables, notes), encoding="utf-8")
+    write_table_page(paths[2], "Methods compared", tables, notes=notes, force=True)
     return paths
 
 
-def _markdown(rows: list[list[str]], failures: Mapping[str, str]) -> str:
-    header, *body = rows
-    lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *body)]
-    lines += [f"\n{method}: {reason}" for method, reason in failures.items()]
-    return "\n".join(lines) + "\n"
+def _notes(results: Sequence[MethodResult], *, has_differences: bool) -> list[str]:
+    """What a reader of the tables must know."""
+    is_scaled = any(result.failed is None and METHODS[result.method].is_scaled for result in results)
+    notes = [*([RAW_NOTE] if is_scaled else []), *([NOTE] if has_differences else [])]
+    return notes + [f"{result.method}: {result.failed}" for result in results if result.failed is not None]
+
+
+def _markdown(tables: list[list[list[str]]], notes: list[str]) -> str:
+    blocks = []
+    for header, *body in tables:
+        lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *body)]
+        blocks.append("\n".join(lines))
+    return "\n\n".join([*blocks, *notes]) + "\n"

@@ -59,10 +59,19 @@ class JobResult:
 
     def number(self, *path: str) -> float | None:
         """Look up a number of the result by its keys; ``None`` if it does not exist."""
+        value = self._value(path)
+        return value if isinstance(value, int | float) else None
+
+    def interval(self, *path: str) -> tuple[float, float] | None:
+        """Look up the interval of a number of the result; ``None`` if it does not exist."""
+        value = self._value((*path[:-1], f"{path[-1]}_ci"))
+        return (value[0], value[1]) if isinstance(value, Sequence) else None
+
+    def _value(self, path: Sequence[str]) -> Any:
         value: Any = self.content
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
-        return value if isinstance(value, int | float) else None
+        return value
 
 
 Results = Mapping[str, JobResult]

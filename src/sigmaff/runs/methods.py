@@ -52,6 +52,11 @@ class Method:
         return self.head.takes_backbone and self.backbone is None
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether σ is scaled to errors of validation structures before any calibration: solved on a backbone."""
+        return self.takes_backbone and "solve" in self.head.stages
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """Methods whose models it needs."""
         if self.ensemble is not None:

@@ -94,6 +94,13 @@ def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Liste
 
 def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:
     """Metrics of σ on structures of another kind beside the test structures; empty if they cannot be predicted."""
+    foreign = evaluate_other(model, name, other, listener)
+    together = {} if foreign is None else summarize(evaluation, foreign)
+    return {key: value for key, value in together.items() if key.startswith(OOD_MEASURES)}
+
+
+def evaluate_other(model: Model, name: str, other: OtherStructures, listener: Listener) -> Evaluation | None:
+    """Predict structures of another kind; ``None`` with a warning if they cannot be predicted."""
     structures = read_structures(other.source.model_copy(update={"labels": ()}))
     n_wanted = other.n_structures or len(structures)
     if n_wanted < len(structures):
@@ -101,9 +108,7 @@ def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStruc
         structures = structures.subset(np.sort(drawn))
     listener.stage(f"testing on {name}")
     try:
-        foreign = evaluate(model, foreign_dataset(model, structures), name=name, listener=listener)
+        return evaluate(model, foreign_dataset(model, structures), name=name, listener=listener)
     except DataError as error:
         listener.warn(f"{name} cannot be predicted: {error}")
-        return {}
-    together = summarize(evaluation, foreign)
-    return {key: value for key, value in together.items() if key.startswith(OOD_MEASURES)}
+        return None

@@ -6,14 +6,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from sigmaff.evaluation.metrics import auroc_interval
 from sigmaff.runs.jobs import Job, Results
 from sigmaff_paper.experiments.data import DataFolders
 from sigmaff_paper.experiments.settings import BACKBONES, QUICK, SIZES, TITLES, Scale
-from sigmaff_paper.tables.hyperparameters import Kind
+from sigmaff_paper.tables.hyperparameters import Kind, Sizes
 from sigmaff_paper.tables.table import Labels, PaperTable
 
 Ours = Callable[[Labels, str], float | None]
 """Our number of a row and a column."""
+Interval = tuple[float, float]
+Intervals = Callable[[Labels, str], Interval | None]
+"""The 95 % interval of our number of a row and a column."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +27,13 @@ class Entry:
     ours: float | None
     paper: float | None = None
     note: str | None = None
+    interval: Interval | None = None
 
     def text(self, mark: str) -> str:
-        """Return our number, and the published one in brackets."""
+        """Return our number with its interval, and the published one in brackets."""
         ours = "–" if self.ours is None else _shown(self.ours)
+        if self.interval is not None:
+            ours += f" [{', '.join(map(_shown, self.interval))}]"
         return ours if self.paper is None else f"{ours} ({_printed(self.paper)}{mark})"
 
 
@@ -91,6 +98,7 @@ def beside(
     rows: Iterable[Labels] | None = None,
     more_columns: Sequence[str] = (),
     title: str = "",
+    intervals: Intervals = lambda row, column: None,
 ) -> ResultTable:
     """Return our numbers beside those of a published table.
 
@@ -99,6 +107,7 @@ def beside(
             alone.
         more_columns: columns after those of the paper.
         title: appended to that of the paper.
+        intervals: of our numbers.
     """
     shown = (*paper.columns, *more_columns)
     return ResultTable(
@@ -106,7 +115,12 @@ def beside(
         columns=shown,
         rows={
             row: tuple(
-                Entry(ours=ours(row, column), paper=paper.value(row, column), note=paper.slip(row, column))
+                Entry(
+                    ours=ours(row, column),
+                    paper=paper.value(row, column),
+                    note=paper.slip(row, column),
+                    interval=intervals(row, column),
+                )
                 for column in shown
             )
             for row in (paper.rows if rows is None else rows)
@@ -133,6 +147,8 @@ def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]
         backbones: names of the backbones of the experiment.
     """
     every = [
+        "One training of each network. In square brackets: 95 % intervals for the choice of test structures, taken as "
+        "independent; another training scatters more.",
         "σ is calibrated by one factor on the validation structures. Calibration scores are means over single "
         "structures as in the paper (perfect: 1.254); rows named global use all structures together (perfect: 0).",
         "Inducing points are distributed over elements and chosen far apart; the paper takes the first of the training "
@@ -142,6 +158,7 @@ def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]
     ]
     if kind == "md17":
         every.append("Labels are the original ones of MD17, for the structures of rMD17.")
+        every.append(_perfect_auroc(SIZES[scale][kind]))
     if kind == "qm7x":
         every.append(
             "Existing extxyz files are used as they are: 'sigmaff generate qm7x-like' labels by GFN2-xTB, the paper "
@@ -149,6 +166,15 @@ def differences(scale: Scale, kind: Kind, backbones: Iterable[str]) -> list[str]
         )
         every.append("AUC-ROC of forces uses the rms of force σ; the paper's trace grows with size.")
     return every + (_of_paper_scale(kind) if scale == "paper" else _of_quick_scale(kind, backbones))
+
+
+def _perfect_auroc(sizes: Sizes) -> str:
+    assert sizes.n_test is not None
+    low, _ = auroc_interval(1.0, sizes.n_test, sizes.n_ood)
+    return (
+        f"Detection: {sizes.n_test} test structures against {sizes.n_ood} of each other molecule. An AUROC of 1 there "
+        f"has a 95 % interval from {low:.3f} to 1."
+    )
 
 
 def _of_quick_scale(kind: Kind, backbones: Iterable[str]) -> list[str]:

@@ -8,7 +8,17 @@ import numpy as np
 from sigmaff.runs.jobs import Results
 from sigmaff.units import KCAL_PER_MOL
 from sigmaff_paper.experiments import figures
-from sigmaff_paper.experiments.experiment import Entry, Experiment, Ours, Report, ResultTable, beside, differences
+from sigmaff_paper.experiments.experiment import (
+    Entry,
+    Experiment,
+    Interval,
+    Intervals,
+    Ours,
+    Report,
+    ResultTable,
+    beside,
+    differences,
+)
 from sigmaff_paper.experiments.figures import Matrix
 from sigmaff_paper.experiments.settings import TITLES, Scale
 from sigmaff_paper.experiments.study import MD17_MOLECULES, Study, jobs_of
@@ -85,6 +95,20 @@ def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str,
     return ours
 
 
+def intervals_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str, str]) -> Intervals:
+    """Return a lookup as ``ours_of``: of errors, not of calibration scores, which resampling biases."""
+
+    def interval(row: Labels, column: str) -> Interval | None:
+        molecule, measure = row
+        key, factor = MEASURES[measure]
+        if measure.startswith(CALIBRATION):
+            return None
+        found = Study(scale, molecule, backbone).interval(results, columns[column], "metrics", key)
+        return None if found is None else (factor * found[0], factor * found[1])
+
+    return interval
+
+
 # --- errors and calibration
 
 
@@ -95,6 +119,7 @@ def present_accuracy(results: Results, scale: Scale) -> Report:
             ours_of(results, scale, backbone, columns),
             rows=[(molecule, measure) for molecule in _molecules(scale, backbone) for measure in MEASURES],
             more_columns=(CLOSED,),
+            intervals=intervals_of(results, scale, backbone, columns),
         )
         for table, backbone, columns in (
             (paper.SCHNET, "schnet", COLUMNS),
@@ -245,7 +270,8 @@ def _map_table(values: Matrix, scale: Scale, backbone: str, method: str) -> Resu
 def present_mixture(results: Results, scale: Scale) -> Report:
     ours = ours_of(results, scale, "schnet", FIXED_EVERYWHERE)
     rows = [(study.dataset, measure) for study in MIXTURE[scale] for measure in ("Energy", "Forces")]
-    table = beside(paper.GMDN, ours, rows=rows)
+    intervals = intervals_of(results, scale, "schnet", FIXED_EVERYWHERE)
+    table = beside(paper.GMDN, ours, rows=rows, intervals=intervals)
     values = auroc_map(results, scale, "schnet", "gmdn", "energy_auroc")
     return Report(
         tables=[table, _map_table(values, scale, "schnet", "gmdn")],

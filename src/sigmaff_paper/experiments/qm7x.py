@@ -5,13 +5,14 @@ from itertools import chain
 
 from sigmaff.runs.jobs import Results
 from sigmaff_paper.experiments import figures
-from sigmaff_paper.experiments.experiment import Experiment, Ours, Report, beside, differences
+from sigmaff_paper.experiments.experiment import Experiment, Interval, Intervals, Ours, Report, beside, differences
 from sigmaff_paper.experiments.settings import TITLES, Scale
 from sigmaff_paper.experiments.study import OUT_OF_EQUILIBRIUM, RATES, Study, jobs_of
 from sigmaff_paper.tables import qm7x as paper
 from sigmaff_paper.tables.table import CALIBRATION, Labels, PaperTable
 
 METRICS, OOD = ("metrics",), ("ood", OUT_OF_EQUILIBRIUM)
+RAW = "Calibration, global, raw (closed form, LLPR and latent distances: scaled on validation errors)"
 MEASURES: dict[str, tuple[str, ...]] = {  # keys of a result
     **dict.fromkeys(("Energy", "Energy MAE", "Energy ID"), (*METRICS, "energy_mae")),
     **dict.fromkeys(("Forces", "Forces MAE", "Forces ID"), (*METRICS, "forces_mae")),
@@ -21,7 +22,7 @@ MEASURES: dict[str, tuple[str, ...]] = {  # keys of a result
     "Calibration, forces": (*METRICS, "forces_calibration_paper"),
     "Calibration, global": (*METRICS, "energy_calibration"),
     "Calibration, global, forces": (*METRICS, "forces_calibration"),
-    "Calibration, global, raw": (*METRICS, "energy_calibration_raw"),
+    RAW: (*METRICS, "energy_calibration_raw"),
     **dict.fromkeys(("AUC-ROC", "AUC-ROC energy"), (*OOD, "energy_auroc_total")),
     "AUC-ROC, σ per atom": (*OOD, "energy_auroc"),
     **dict.fromkeys(("AUC-ROC, force σ", "AUC-ROC forces", "AUC-ROC forces (trace)"), (*OOD, "forces_auroc")),
@@ -83,6 +84,17 @@ def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str,
     return ours
 
 
+def intervals_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str, str]) -> Intervals:
+    """Return a lookup as ``ours_of``: of errors and AUROCs, not of calibration scores, which resampling biases."""
+
+    def interval(row: Labels, column: str) -> Interval | None:
+        if column not in columns or row[-1].startswith(CALIBRATION):
+            return None
+        return Study(scale, "qm7x", backbone).interval(results, columns[column], *MEASURES[row[-1]])
+
+    return interval
+
+
 def _title(scale: Scale) -> str:
     """Name the backbone that replaces the paper's DimeNet++, if another does."""
     return "" if MAIN[scale] == "dimenet++" else f"; here {TITLES[MAIN[scale]]} instead of DimeNet++"
@@ -108,15 +120,16 @@ def _report(
     """
     main, title = MAIN[scale], _title(scale)
     rows: list[Labels] = [(measure,) for measure in measures]
-    tables = [beside(table, ours_of(results, scale, main, COLUMNS), rows=rows, more_columns=MORE, title=title)]
-    for more, ours, ending in (
+    ours, intervals = ours_of(results, scale, main, COLUMNS), intervals_of(results, scale, main, COLUMNS)
+    tables = [beside(table, ours, rows=rows, more_columns=MORE, title=title, intervals=intervals)]
+    for more, others, ending in (
         (paper.DIMENET_ALL, ours_of(results, scale, main, DIMENET_COLUMNS), title),
         (paper.DIMENET_69, ours_of(results, scale, main, DIMENET_69_COLUMNS), title),
         (paper.OTHER_BACKBONES, _of_two_backbones(results, scale, OTHER_COLUMNS), ""),
         (paper.OTHER_BACKBONES_69, _of_two_backbones(results, scale, OTHER_69_COLUMNS), ""),
     ):
         rows = [row for row in more.rows if row[-1].startswith(appendix)]
-        tables.append(beside(more, ours, rows=rows, title=ending))
+        tables.append(beside(more, others, rows=rows, title=ending))
     name, label = figure
     return Report(
         tables=tables,
@@ -158,7 +171,14 @@ def present_dropout(results: Results, scale: Scale) -> Report:
     by_backbone = {"dimenet++": paper.DROPOUT_DIMENET, "schnet": paper.DROPOUT_SCHNET}
     columns = {f"{rate} %": f"mcd-{rate}" for rate in RATES}
     backbones = [study.backbone for study in DROPOUT[scale]]
-    tables = [beside(by_backbone[name], ours_of(results, scale, name, columns)) for name in backbones]
+    tables = [
+        beside(
+            by_backbone[name],
+            ours_of(results, scale, name, columns),
+            intervals=intervals_of(results, scale, name, columns),
+        )
+        for name in backbones
+    ]
     notes = differences(scale, "qm7x", backbones)
     if scale == "quick":
         notes.append("Table 21, of DimeNet++, is made at scale paper only.")
@@ -201,14 +221,18 @@ def present_forces(results: Results, scale: Scale) -> Report:
     def ours(row: Labels, column: str) -> float | None:
         return ours_of(results, scale, MAIN[scale], methods[row[0]])(row, column)
 
+    def intervals(row: Labels, column: str) -> Interval | None:
+        return intervals_of(results, scale, MAIN[scale], methods[row[0]])(row, column)
+
     rows = [(block, measure) for block in methods for measure in FORCE_MEASURES]
     detection = beside(paper.FORCE, ours, rows=[row for row in rows if row[1] == "AUC-ROC forces"])
     return Report(
-        tables=[beside(paper.FORCE, ours, rows=rows, title=_title(scale))],
+        tables=[beside(paper.FORCE, ours, rows=rows, title=_title(scale), intervals=intervals)],
         figures={"detection": figures.dots(detection, label="AUC-ROC by force σ", logarithmic=False)},
         notes=[
-            "Analytic σ of forces is that of the process itself, from one model and one pass. At 0 % dropout the LNK "
-            "is the fixed-LNK. The paper has no such rows: it considers them impossible.",
+            "Analytic σ of forces is that of the process itself, from one model and one forward-mode pass per "
+            "coordinate. At 0 % dropout the LNK is the fixed-LNK. The paper has no such rows: it considers them "
+            "impossible.",
             *differences(scale, "qm7x", (MAIN[scale],)),
         ],
     )

@@ -69,6 +69,11 @@ class Study:
         name = self.job(method)
         return results[name].number(*path) if name in results else None
 
+    def interval(self, results: Results, method: str, *path: str) -> tuple[float, float] | None:
+        """Look up the 95 % interval of a number of a method's result; ``None`` if it does not exist."""
+        name = self.job(method)
+        return results[name].interval(*path) if name in results else None
+
     def jobs(self, data: DataFolders) -> list[Job]:
         """Return the jobs of the methods and of all that these need."""
         first = data.qm7x().jobs if self.kind == "qm7x" else []
