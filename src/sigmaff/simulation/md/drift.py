@@ -5,7 +5,8 @@ q = k / (n + 1) if the look is exchangeable with them. The alarm is the first lo
 since the start, reaches q / α. In a stationary run the maximal ergodic theorem (E. Hopf) bounds the largest of all
 running means of a non-negative quantity x: P(sup_t (x_1 + … + x_t) / t ≥ c) ≤ E[x] / c, whatever the correlation of
 the x_t. With x_t = 1[look t is above] the alarm ever comes with a chance of at most α: for any length of the run, any
-interval between looks, and on average over draws of the calibration structures.
+interval between looks, and on average over draws of the calibration structures. These must be independent draws of the
+ensemble of the run: frames of a few short trajectories count for less than their number.
 
 Nothing is assumed of correlation times, and this has a price. A stationary run may sit for its whole length in one
 part of the ensemble, so no alarm is possible with n < 1 / α − 1. The share s = q / α is reached late after a calm: a
@@ -57,8 +58,9 @@ def _statement(n: int, k: int, limit: float, share: float, false_alarm: float) -
         )
     meaning = (
         f"drift monitor: alarm when {share:.0%} of the looks since the start have a force σ above {limit:.4g} eV/Å, "
-        f"which {k - 1} of the {n} calibration structures exceed. In a stationary run of structures distributed like "
-        f"these, the chance that a replica ever gives it is at most {false_alarm:g}, however correlated its frames are"
+        f"which {k - 1} of the {n} calibration structures exceed. If these are independent draws of the ensemble of a "
+        f"stationary run, the chance that a replica ever gives it is at most {false_alarm:g}, however correlated its "
+        "frames are"
     )
     if share <= 2 * SHARE:
         return meaning
