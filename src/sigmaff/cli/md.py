@@ -45,6 +45,8 @@ def md(
 def _print_result(result: "MDResult") -> None:
     if result.threshold is not None:
         say(result.threshold.statement)
+    if result.drift is not None:
+        say(result.drift.statement)
     for origin, record in zip(result.origins, result.records, strict=True):
         temperature = "" if origin.temperature is None else f" at {origin.temperature:g} K"
         text = f"replica {origin.number} (start {origin.start}{temperature}): {record.ending} at step {record.ended_at}"

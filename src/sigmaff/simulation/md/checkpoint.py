@@ -16,6 +16,7 @@ from sigmaff.files import RunFile, RunFolder, atomic_write
 from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.drift import DriftRule
 from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
@@ -68,6 +69,7 @@ class Summary(RunFile):
     finished: bool = False
     steps: int
     threshold: Threshold | None
+    drift: DriftRule | None = None
     replicas: tuple[dict[str, Any], ...] = ()
     settings: dict[str, Any]  # that decide the trajectories
 
@@ -80,7 +82,12 @@ def run_folder(directory: Path) -> RunFolder:
 
 
 def open_run(
-    directory: Path, model: Predictor, structures: Sequence[Atoms], config: MDConfig, calibration: Scores | None
+    directory: Path,
+    model: Predictor,
+    structures: Sequence[Atoms],
+    config: MDConfig,
+    calibration: Scores | None,
+    drift: DriftRule | None,
 ) -> Summary:
     """Begin or resume the run of this directory. One that ended before its first checkpoint begins anew."""
     folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
@@ -92,7 +99,7 @@ def open_run(
         "calibration_structures": None if calibration is None else len(calibration),
     }
     limit = None if is_begun else choose_threshold(config.stop_above, config.error_above, config.risk, calibration)
-    summary = Summary(steps=config.steps, threshold=limit, settings=settings)
+    summary = Summary(steps=config.steps, threshold=limit, drift=drift, settings=settings)
     if folder.file.exists() and not has_checkpoint:
         folder.write(summary)
     return folder.claim(summary)

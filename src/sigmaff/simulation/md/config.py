@@ -53,8 +53,8 @@ class DynamicsConfig(Settings):
     rollback: int = Field(default=100, ge=1, description="steps that a replica is rolled back")
     max_rollbacks: int = Field(default=10, ge=0, description="rollbacks of a replica before it is stopped")
     hottest: float = Field(default=10.0, gt=1, description="stop a replica above this multiple of its temperature")
-    drift_every: int = Field(default=100, ge=1, description="steps between frames of the drift monitor")
-    false_alarm: float = Field(default=0.01, gt=0, lt=1, description="chance of an alarm in a replica without drift")
+    drift_every: int = Field(default=100, ge=1, description="steps between looks of the drift monitor")
+    false_alarm: float = Field(default=0.01, gt=0, lt=1, description="chance of an alarm in a stationary replica")
 
     every: int = Field(default=10, ge=1, description="steps between frames and log lines")
     checkpoint_every: int = Field(default=500, ge=1, description="steps between checkpoints")

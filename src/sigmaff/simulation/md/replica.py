@@ -9,11 +9,10 @@ import numpy.typing as npt
 from ase import Atoms
 
 from sigmaff.simulation.md.config import MDConfig
-from sigmaff.simulation.md.drift import DriftMonitor
+from sigmaff.simulation.md.drift import DriftMonitor, DriftRule
 from sigmaff.simulation.md.integrator import Integrator, drawn_momenta, redrawn_momenta, temperature_of
 from sigmaff.simulation.md.output import Output, trajectory_name
 from sigmaff.simulation.md.stepper import AskingCalculator, Results, Stepper
-from sigmaff.simulation.md.threshold import Scores
 
 State = dict[str, npt.NDArray[Any]]
 """State of a replica: that of its integrator, results, step, and size of the trajectory file."""
@@ -47,11 +46,9 @@ class Origin:
 class Replica:
     """A structure, its integrator, and its history as far back as it may be rolled back."""
 
-    def __init__(
-        self, origin: Origin, atoms: Atoms, config: MDConfig, calibration: Scores | None, output: Output
-    ) -> None:
+    def __init__(self, origin: Origin, atoms: Atoms, config: MDConfig, drift: DriftRule | None, output: Output) -> None:
         self.origin, self.config, self.output = origin, config, output
-        self.monitor = None if calibration is None else DriftMonitor(calibration.forces_std, config.false_alarm)
+        self.monitor = None if drift is None else DriftMonitor(drift)
         self.trajectory = trajectory_name(origin.number)
         self.rng = np.random.default_rng([config.seed, origin.number])
         self.atoms = atoms.copy()

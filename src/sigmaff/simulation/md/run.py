@@ -17,6 +17,7 @@ from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.drift import DriftRule, drift_rule
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
 from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
@@ -31,6 +32,7 @@ class MDResult:
 
     directory: Path
     threshold: Threshold | None
+    drift: DriftRule | None  # None: not monitored
     origins: tuple[Origin, ...]
     records: tuple[Record, ...]  # of each replica
     crossings: tuple[Atoms, ...]  # frames with σ above the limit, with replica and step in ``info``
@@ -71,14 +73,16 @@ def run_md(
         if problem := _problem(atoms, model, config):
             raise DataError(f"start {index}: {problem}")
     with run_folder(directory).lock():
-        summary = open_run(directory, model, structures, config, calibration)
-        with closing(_Run(model, structures, config, summary, directory, calibration)) as run:
+        drift = None if calibration is None else drift_rule(calibration.forces_std, config.false_alarm)
+        summary = open_run(directory, model, structures, config, calibration, drift)
+        with closing(_Run(model, structures, config, summary, directory, drift)) as run:
             run.go(listener or Listener())
     crossings = directory / CROSSINGS
     frames = read(crossings, ":", format="extxyz") if crossings.exists() and crossings.stat().st_size else []
     return MDResult(
         directory=directory,
         threshold=summary.threshold,
+        drift=drift,
         origins=tuple(replica.origin for replica in run.replicas),
         records=tuple(replica.record for replica in run.replicas),
         crossings=tuple(frames),
@@ -95,7 +99,7 @@ class _Run:
         config: MDConfig,
         summary: Summary,
         directory: Path,
-        calibration: Scores | None,
+        drift: DriftRule | None,
     ) -> None:
         self.model, self.config, self.summary, self.directory = model, config, summary, directory
         self.limit = None if summary.threshold is None else summary.threshold.value
@@ -105,7 +109,7 @@ class _Run:
         self.output = Output(directory, None if saved is None else saved.sizes)
         each = product(range(len(structures)), config.temperature or (None,), range(config.replicas))
         self.replicas = [
-            Replica(Origin(number, start, temperature), structures[start], config, calibration, self.output)
+            Replica(Origin(number, start, temperature), structures[start], config, drift, self.output)
             for number, (start, temperature, _) in enumerate(each)
         ]
         if saved is not None:
