@@ -17,7 +17,7 @@ from sigmaff.data import read_structures
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.learning.config import CampaignConfig
+from sigmaff.learning.config import CampaignConfig, SelectionMethod
 from sigmaff.learning.directory import Context, Directory, Round, read_frames, write_frames
 from sigmaff.learning.explore import explore
 from sigmaff.learning.fit import fit_round
@@ -148,22 +148,15 @@ class _Campaign:
             settings = settings.model_copy(update={"lower": 0.0})
         limit = None if explored.limit is None else explored.limit.value
         picks = select(load(round_.before.model), rest, settings, limit=limit, rng=self._rng(round_.number, 2))
-        if n > n_drawn and not picks:
+        if not picks and n > n_drawn:
             return []
-        chosen = [rest[pick.index] for pick in picks]
-        for atoms, pick in zip(chosen, picks, strict=True):
-            share = {} if pick.variance_share is None else {"variance_share": pick.variance_share}
-            atoms.info |= {"method": settings.method, "held_out": False} | share
-        for atoms in drawn:
-            atoms.info |= {"method": "random", "held_out": True}
-        for atoms in (structures := chosen + drawn):
-            if (std := largest_std(atoms)) is not None:
-                atoms.info["largest_std"] = std
+        chosen = [_explained(rest[pick.index], settings.method, pick.variance_share) for pick in picks]
+        held_out = [_explained(atoms, "random", None, held_out=True) for atoms in drawn]
         words = "" if settings.method == "random" else f" of {len(in_window(rest, settings, limit))} that qualify"
-        self.listener.stage(f"round {round_.number}: {len(chosen)}{words}, and {n_drawn} at random to hold out")
-        if structures:
-            write_frames(round_.selected, structures)
-        return structures
+        self.listener.stage(f"round {round_.number}: {len(picks)}{words}, and {n_drawn} at random to hold out")
+        if chosen or held_out:
+            write_frames(round_.selected, chosen + held_out)
+        return chosen + held_out
 
     def _budget(self, round_: Round, n_candidates: int) -> tuple[int, int]:
         """Labels of the round, and how many of them to hold out: one in ``hold_out_every`` of all labels."""
@@ -225,6 +218,14 @@ class _Campaign:
 
     def _rng(self, number: int, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, number, purpose])
+
+
+def _explained(atoms: Atoms, method: SelectionMethod, variance_share: float | None, *, held_out: bool = False) -> Atoms:
+    """The structure, with why it is labelled in its ``info``."""
+    figures = {"largest_std": largest_std(atoms), "variance_share": variance_share}
+    atoms.info |= {"method": method, "held_out": held_out}
+    atoms.info |= {name: value for name, value in figures.items() if value is not None}
+    return atoms
 
 
 def _why_none(explored: Explored) -> str:
