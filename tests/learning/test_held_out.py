@@ -206,7 +206,7 @@ def test_without_enough_random_structures_nothing_is_promised() -> None:
     limit = choose_limit(ExploreConfig(risk=0.2), scores([0.1] * 20 + [0.3], [0.0] * 21), [None] * 20 + [1])
     assert limit.accepted is None
     assert limit.value == 0.3
-    assert "No promise yet: 1 calibration structures cannot promise a risk of 0.2: give at least 4" in limit.statement
+    assert "a risk of 0.2 takes 4 labels drawn at random from explorations, and there are 1" in limit.statement
 
 
 def test_the_latest_exploration_counts_alone_if_it_has_enough() -> None:

@@ -26,19 +26,23 @@ def choose_limit(config: ExploreConfig, scores: Scores, drawn_in: Sequence[int |
         scores: of all held-out structures.
         drawn_in: for each of them the round from whose exploration it was drawn at random, or ``None``.
     """
-    rounds = np.array([number or 0 for number in drawn_in])
+    rounds, n_needed = np.array([number or 0 for number in drawn_in]), ceil(1.0 / config.risk) - 1
     latest = int(rounds.max())
-    first = latest if latest and np.sum(rounds == latest) >= ceil(1.0 / config.risk) - 1 else 1
+    first = latest if latest and np.sum(rounds == latest) >= n_needed else 1
     drawn = Scores(forces_std=scores.forces_std[rounds >= first], forces_error=scores.forces_error[rounds >= first])
     largest = float(scores.forces_std.max())
     words = f"limit on force σ: {largest:.4g} eV/Å, the largest of a held-out structure"
+    if len(drawn) < n_needed:
+        count = f"{n_needed} labels drawn at random from explorations, and there are {len(drawn)}"
+        return Threshold(value=largest, statement=f"{words}. No promise yet: a risk of {config.risk:g} takes {count}")
     try:
         risk = choose_threshold("auto", config.error_above, config.risk, drawn)
     except ConfigError as reason:
         return Threshold(value=largest, statement=f"{words}. No promise yet: {reason}")
     assert risk is not None  # only without a limit
-    where = f"the exploration of round {latest}" if first == latest else f"the explorations of rounds 1 to {latest}"
-    origin = f"drawn at random from {where}, labelled and not trained on"
+    oldest = int(rounds[rounds >= first].min())
+    where = f"exploration of round {latest}" if oldest == latest else f"explorations of rounds {oldest} to {latest}"
+    origin = f"drawn at random from the {where}, labelled and not trained on"
     assumed = "assumed: this exploration visits structures like them"
     if risk.accepted != 1.0:
         return Threshold(
