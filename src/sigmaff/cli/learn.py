@@ -84,10 +84,11 @@ def select(
 def _print_result(result: "CampaignResult") -> None:
     from sigmaff.cli.tables import plain_table
 
-    columns = ("round", "labels", "engine calls", "failed labels", "F MAE of new labels", "test F MAE (eV/Å)")
+    columns = ("round", "labels", "held out", "engine calls", "failed labels", "F MAE of selected", "test F MAE (eV/Å)")
     table = plain_table(*(Column(name, justify="right") for name in columns))
     for figures in result.rounds:
-        counts = (figures.round, figures.n_labels, figures.engine_calls, figures.n_set_aside)
+        held_out = "–" if figures.n_held_out is None else figures.n_held_out
+        counts = (figures.round, figures.n_labels, held_out, figures.engine_calls, figures.n_set_aside)
         maes = (None if figures.fresh is None else figures.fresh.forces_mae, figures.test_value("forces_mae"))
         table.add_row(*map(str, counts), *("–" if mae is None else f"{mae:.4f}" for mae in maes))
     console.print(table)

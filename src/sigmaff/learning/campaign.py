@@ -4,6 +4,7 @@ Every stage writes its result to a file atomically, is skipped if that file exis
 alone. So the same call resumes after a kill at any moment, and arrives at the same data set.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
@@ -16,14 +17,14 @@ from sigmaff.data import read_structures
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.learning.config import CampaignConfig
+from sigmaff.learning.config import CampaignConfig, SelectionMethod
 from sigmaff.learning.directory import Context, Directory, Round, read_frames, write_frames
 from sigmaff.learning.explore import explore
 from sigmaff.learning.fit import fit_round
-from sigmaff.learning.labels import engine_calls, keep_label, label_round, labelled_in, set_aside
+from sigmaff.learning.labels import engine_calls, keep_label, label_round, labelled_in, labels_so_far, set_aside
 from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
 from sigmaff.learning.report import fresh_errors, write_campaign_report
-from sigmaff.learning.selection import in_window, select
+from sigmaff.learning.selection import in_window, largest_std, select
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures
@@ -131,29 +132,39 @@ class _Campaign:
         return f"converged: {', '.join(texts)}"
 
     def _select(self, round_: Round, explored: Explored) -> list[Atoms]:
-        """The structures to label, each with the model's σ and the reason for its choice."""
+        """The structures to label, each with the model's σ and the reason for its choice; none if none is worth it.
+
+        Those to hold out are drawn first, from all candidates, so that they are like frames of the exploration.
+        """
         if round_.selected.exists():
             return read_frames(round_.selected)
         self.listener.stage(f"round {round_.number}: selecting")
         candidates, settings = read_frames(round_.candidates), self.config.select
-        limit = None if explored.limit is None else explored.limit.value
+        n, n_drawn = self._budget(round_, len(candidates))
+        order = self._rng(round_.number, 3).permutation(len(candidates))
+        drawn, rest = ([candidates[index] for index in np.sort(part)] for part in (order[:n_drawn], order[n_drawn:]))
+        settings = settings.model_copy(update={"n": n - n_drawn})
         if not explored.is_promised(self.config.explore.trust_below):
             settings = settings.model_copy(update={"lower": 0.0})
-        if self.config.stop.max_labels is not None:
-            n_left = self.config.stop.max_labels - self.rounds[-1].n_labels
-            settings = settings.model_copy(update={"n": min(settings.n, n_left)})
-        picks = select(load(round_.before.model), candidates, settings, limit=limit, rng=self._rng(round_.number, 2))
-        chosen = [candidates[pick.index] for pick in picks]
-        for atoms, pick in zip(chosen, picks, strict=True):
-            found = {"largest_std": pick.forces_std, "variance_share": pick.variance_share}
-            atoms.info |= {key: value for key, value in found.items() if value is not None}
-            atoms.info["method"] = settings.method
-        if settings.method != "random":
-            n_qualified = len(in_window(candidates, settings, limit))
-            self.listener.stage(f"round {round_.number}: {len(chosen)} of {n_qualified} that qualify")
-        if chosen:
-            write_frames(round_.selected, chosen)
-        return chosen
+        limit = None if explored.limit is None else explored.limit.value
+        picks = select(load(round_.before.model), rest, settings, limit=limit, rng=self._rng(round_.number, 2))
+        if not picks and n > n_drawn:
+            return []
+        chosen = [_explained(rest[pick.index], settings.method, pick.variance_share) for pick in picks]
+        held_out = [_explained(atoms, "random", None, held_out=True) for atoms in drawn]
+        words = "" if settings.method == "random" else f" of {len(in_window(rest, settings, limit))} that qualify"
+        self.listener.stage(f"round {round_.number}: {len(picks)}{words}, and {n_drawn} at random to hold out")
+        if chosen or held_out:
+            write_frames(round_.selected, chosen + held_out)
+        return chosen + held_out
+
+    def _budget(self, round_: Round, n_candidates: int) -> tuple[int, int]:
+        """Labels of the round, and how many of them to hold out: one in ``hold_out_every`` of all labels."""
+        labelled, every = labels_so_far(round_.before, self.config.hold_out_every), self.config.hold_out_every
+        n_held_out = sum(bool(atoms.info["held_out"]) for atoms in labelled)
+        left = n_candidates if self.config.stop.max_labels is None else self.config.stop.max_labels - len(labelled)
+        n = min(self.config.select.n, n_candidates, left)
+        return n, min(n, max(0, (len(labelled) + n) // every - n_held_out))
 
     def _learn(self, round_: Round) -> None:
         """Compute labels and train the model of the round."""
@@ -163,7 +174,7 @@ class _Campaign:
         selected = read_frames(round_.selected)
         self.listener.stage(f"round {round_.number}: labelling {len(selected)} structures")
         label_round(self.context, round_, selected)
-        labelled, failures = labelled_in(*round_.so_far()), set_aside(round_.so_far())
+        labelled, failures = labels_so_far(round_, self.config.hold_out_every), set_aside(round_.so_far())
         write_file(self.directory.failures, failures, force=True)
         if n_lost := len(selected) - len(labelled_in(round_)):
             last = failures[-1].errors[-1]
@@ -173,24 +184,26 @@ class _Campaign:
                 raise DataError(f"only {n} structures have a label, too few to begin with; last error: {last}")
         fit_round(self.context, round_, labelled)
         write_frames(self.directory.dataset, labelled)
-        self.rounds.append(self._summary(round_, len(labelled), len(failures)))
+        self.rounds.append(self._summary(round_, labelled, len(failures)))
         write_file(round_.summary, self.rounds[-1])
         if round_.number:
             write_campaign_report(self.directory, self.rounds, None)
 
-    def _summary(self, round_: Round, n_labels: int, n_set_aside: int) -> RoundSummary:
+    def _summary(self, round_: Round, labelled: Sequence[Atoms], n_set_aside: int) -> RoundSummary:
         record = load(round_.model).record
         assert record.backbone is not None  # written by fit_round
         return RoundSummary(
             round=round_.number,
-            n_labels=n_labels,
+            n_labels=len(labelled),
             n_new=len(labelled_in(round_)),
             n_selected=len(read_frames(round_.selected)),
             n_set_aside=n_set_aside,
             engine_calls=engine_calls(round_) + (self.rounds[-1].engine_calls if self.rounds else 0),
             backbone=record.backbone,
             seconds=record.seconds,
-            fresh=fresh_errors(round_) if round_.number else None,
+            fresh=fresh_errors(round_, drawn=False) if round_.number else None,
+            random=fresh_errors(round_, drawn=True) if round_.number else None,
+            n_held_out=sum(bool(atoms.info["held_out"]) for atoms in labelled),
             test=self._test(round_),
         )
 
@@ -205,6 +218,14 @@ class _Campaign:
 
     def _rng(self, number: int, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.config.seed, number, purpose])
+
+
+def _explained(atoms: Atoms, method: SelectionMethod, variance_share: float | None, *, held_out: bool = False) -> Atoms:
+    """The structure, with why it is labelled in its ``info``."""
+    figures = {"largest_std": largest_std(atoms), "variance_share": variance_share}
+    atoms.info |= {"method": method, "held_out": held_out}
+    atoms.info |= {name: value for name, value in figures.items() if value is not None}
+    return atoms
 
 
 def _why_none(explored: Explored) -> str:

@@ -48,8 +48,8 @@ class ExploreConfig(DynamicsConfig):
     """Where candidates come from: guarded molecular dynamics with the current model, or a file.
 
     Below the limit ``trust_below`` the model is trusted. Replicas continue beyond it and stop at ``select.upper`` times
-    the limit; candidates lie in between. If "auto" cannot guarantee the risk yet, the limit is the largest force σ of a
-    held-out structure. ``stop_above`` is the old name of ``trust_below``.
+    the limit; candidates lie in between. "auto" is the largest force σ of a held-out structure, or less if the errors
+    of frames drawn at random from earlier rounds ask for it. ``stop_above`` is the old name of ``trust_below``.
     """
 
     pool: DataSource | None = Field(
@@ -64,7 +64,9 @@ class ExploreConfig(DynamicsConfig):
         "select.upper times it; auto: by error_above and risk; null: no limit",
     )
     error_above: float | None = Field(default=0.5, gt=0, description="eV/Å; largest tolerated force error of an atom")
-    risk: float = Field(default=0.1, gt=0, lt=1, description="chance of a larger error where σ is below the limit")
+    risk: float = Field(
+        default=0.1, gt=0, lt=1, description="chance that a structure is below the limit and yet has a larger error"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -89,7 +91,7 @@ class ExploreConfig(DynamicsConfig):
 class SelectConfig(Settings):
     """Which candidates are labelled."""
 
-    n: int = Field(default=10, ge=1, description="labels per round")
+    n: int = Field(default=10, ge=1, description="labels per round, those to hold out included")
     method: SelectionMethod = Field(
         default="variance_reduction",
         description="variance_reduction: one by one the candidate whose label removes the largest share of the force "
@@ -162,7 +164,11 @@ class CampaignConfig(Settings):
         default="least_squares", description="energy of each element: least_squares, or values in eV by symbol"
     )
     calibration: CalibrationMethod = Field(default="auto", description="how σ is calibrated on held-out structures")
-    hold_out_every: int = Field(default=5, ge=2, description="hold out every n-th label to stop early and calibrate")
+    hold_out_every: int = Field(
+        default=5,
+        ge=2,
+        description="hold out one in n labels to stop early and calibrate, in each round frames drawn at random",
+    )
     explore: ExploreConfig = Field(default=ExploreConfig(), description="where candidates come from")
     select: SelectConfig = Field(default=SelectConfig(), description="which candidates are labelled")
     stop: StopConfig = Field(default=StopConfig(), description="when the campaign ends")

@@ -10,14 +10,14 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.data import label_structures, read_structures
-from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.errors import SigmaffError
 from sigmaff.evaluation import evaluate
 from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.learning.directory import Context, Round, read_frames, write_frames
-from sigmaff.learning.labels import labelled_in
+from sigmaff.learning.labels import drawn_in, labels_so_far
+from sigmaff.learning.limit import choose_limit
 from sigmaff.learning.records import Explored, Trajectories, read_file, write_file
 from sigmaff.learning.selection import largest_std
-from sigmaff.learning.train import hold_out
 from sigmaff.models.file import load
 from sigmaff.simulation import bare_copy, predict_structures
 from sigmaff.simulation.md import MDConfig, MDResult, Threshold, choose_threshold, run_md, structure_scores
@@ -42,23 +42,18 @@ class _Explorer:
     def __init__(self, context: Context, round_: Round) -> None:
         self.context, self.config, self.round = context, context.config, round_
         self.model = load(round_.before.model)
+        self.labelled = labels_so_far(round_.before, context.config.hold_out_every)
         self.limit = self._limit()
 
     def _limit(self) -> Threshold | None:
         """The limit on σ. ``accepted`` is set if risk control guarantees it."""
         config = self.config.explore
-        if config.trust_below is None:
-            return None
-        labelled = read_structures(self.round.before.dataset)
-        held_out = labelled.subset(hold_out(len(labelled), self.config.hold_out_every).validation)
-        dataset = dataset_for(self.model, held_out)
+        if config.trust_below != "auto":
+            return choose_threshold(config.trust_below, config.error_above, config.risk, None)
+        held_out = [atoms for atoms in self.labelled if atoms.info["held_out"]]
+        dataset = dataset_for(self.model, label_structures(held_out))
         scores = structure_scores(evaluate(self.model, dataset, name="held out", listener=self.context.listener))
-        try:
-            return choose_threshold(config.trust_below, config.error_above, config.risk, scores)
-        except ConfigError as reason:
-            value = float(scores.forces_std.max())
-            origin = "the largest of a held-out structure. No promise yet"
-            return Threshold(value=value, statement=f"limit on force σ: {value:.4g} eV/Å, {origin}: {reason}")
+        return choose_limit(config, scores, [drawn_in(atoms) for atoms in held_out])
 
     def in_pool(self) -> Explored:
         """Structures of the pool that no earlier round selected."""
@@ -107,8 +102,11 @@ class _Explorer:
         return config.moves(temperature, stop_above, int(np.random.default_rng(seed).integers(2**31)))
 
     def _starts(self) -> list[Atoms]:
-        """Draw from the labelled structures with σ below the limit; if there are too few, add those of smallest σ."""
-        labelled = labelled_in(*self.round.before.so_far())
+        """Draw from the training structures with σ below the limit; if there are too few, add those of smallest σ.
+
+        None is held out: what is explored from there would be selected and trained on, and held-out errors be small.
+        """
+        labelled = [atoms for atoms in self.labelled if not atoms.info["held_out"]]
         order = np.random.default_rng([self.config.seed, self.round.number, 1]).permutation(len(labelled))
         if self.limit is not None:
             std = np.array([largest_std(atoms) for atoms in self._predicted(labelled)])

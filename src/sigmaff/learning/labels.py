@@ -42,7 +42,7 @@ def label_and_keep(round_: Round, engine: EngineConfig, piece: tuple[int, Atoms]
 def keep_label(round_: Round, index: int, labelled: Atoms) -> None:
     """Write the structure with its label and origin, without predictions of a model."""
     bare = bare_copy(labelled)
-    kept = ("origin", "temperature", "replica", "step", "pool_index")
+    kept = ("origin", "temperature", "replica", "step", "pool_index", "method", "held_out")
     bare.info = {key: labelled.info[key] for key in kept if key in labelled.info}
     bare.info["label_id"] = round_.label_id(index)
     bare.calc = labelled.calc
@@ -65,6 +65,24 @@ def selected_in(round_: Round) -> Iterator[tuple[int, Atoms, Atoms | None]]:
 def labelled_in(*rounds: Round) -> list[Atoms]:
     """The structures that have a label, in the order of their selection."""
     return [true for round_ in rounds for _, _, true in selected_in(round_) if true is not None]
+
+
+def labels_so_far(round_: Round, hold_out_every: int) -> list[Atoms]:
+    """All labelled structures up to a round; ``info["held_out"]`` tells which are never trained on.
+
+    Rounds write down which they hold out. The start does not: of the structures that got a label, it holds out every
+    n-th. So did the rounds of version 0.1. A label that is held out stays so when more are added.
+    """
+    labelled = labelled_in(*round_.so_far())
+    for index, atoms in enumerate(labelled):
+        atoms.info.setdefault("held_out", index % hold_out_every == hold_out_every - 1)
+    return labelled
+
+
+def drawn_in(atoms: Atoms) -> int | None:
+    """The round from whose exploration a held-out structure was drawn at random; ``None`` for any other structure."""
+    is_drawn = atoms.info["held_out"] and atoms.info.get("method") == "random"
+    return int(atoms.info["label_id"].split("-")[0]) if is_drawn else None
 
 
 def engine_calls(round_: Round) -> int:

@@ -58,7 +58,9 @@ class RoundSummary(_File):
     engine_calls: int  # of all rounds so far
     backbone: BackboneRecord
     seconds: float | None  # of training and calibration
-    fresh: FreshErrors | None
+    fresh: FreshErrors | None  # of the selected labels of this round
+    random: FreshErrors | None = None  # of its labels drawn at random from the exploration, which are held out
+    n_held_out: int | None = None  # of all rounds so far; None: a round of version 0.1
     test: Figures | None
 
     def test_value(self, name: str) -> float | None:

@@ -9,11 +9,16 @@ from sigmaff.learning.directory import Directory, Round
 from sigmaff.learning.labels import selected_in
 from sigmaff.learning.records import Explored, FreshErrors, RoundSummary, read_file
 from sigmaff.report.campaign_page import CampaignRound, PickedStructure, write_campaign_page
+from sigmaff.simulation.md import Threshold
 
 
-def fresh_errors(round_: Round) -> FreshErrors | None:
-    """Errors of the model of the round before on the labels of this one; ``None`` without labels."""
-    pairs = [(predicted, true) for _, predicted, true in selected_in(round_) if true is not None]
+def fresh_errors(round_: Round, *, drawn: bool) -> FreshErrors | None:
+    """Errors of the model of the round before on the labels of this one; ``None`` without labels.
+
+    Arguments:
+        drawn: of those drawn at random to hold out; else of those that were selected.
+    """
+    pairs = [(one, two) for _, one, two in selected_in(round_) if two is not None and _is_drawn(one) == drawn]
     if not pairs:
         return None
     energy = [(one.get_potential_energy() - two.get_potential_energy()) / len(one) for one, two in pairs]
@@ -31,21 +36,30 @@ def write_campaign_report(directory: Directory, rounds: Sequence[RoundSummary], 
     """Write ``report.html``. reason: why the campaign is over; ``None``: it is not."""
     last = rounds[-1]
     state = f"ended: {reason}" if reason else f"under way, {len(rounds) - 1} rounds done"
+    limit = _last_limit(directory, last.round)
     write_campaign_page(
         directory.report,
         [_round(directory, summary) for summary in rounds],
         [pick for summary in rounds[1:] for pick in _picks(directory.round(summary.round))],
         title=f"Campaign {directory.path.name}",
         verdict=f"{last.n_labels} labels from {last.engine_calls} calls of the engine; {state}.",
+        limit=None if limit is None else limit.statement,
         force=True,
     )
 
 
+def _last_limit(directory: Directory, number: int) -> Threshold | None:
+    """Of the last exploration: after the last round, if one has begun, else that of the round."""
+    paths = [directory.round(number + 1).explored, directory.round(number).explored]
+    explored = [read_file(path, Explored) for path in paths if path.exists()]
+    return explored[0].limit if explored else None
+
+
 def _round(directory: Directory, summary: RoundSummary) -> CampaignRound:
     explored = read_file(directory.round(summary.round).explored, Explored) if summary.round else None
-    fresh = {} if summary.fresh is None else summary.fresh.model_dump()
+    fresh, random = ({} if errors is None else errors.model_dump() for errors in (summary.fresh, summary.random))
     return CampaignRound(
-        **summary.model_dump(include={"n_labels", "n_new", "n_set_aside", "engine_calls"}),
+        **summary.model_dump(include={"n_labels", "n_new", "n_held_out", "n_set_aside", "engine_calls"}),
         number=summary.round,
         trained=summary.backbone.round == summary.round,
         seconds=summary.seconds or 0.0,
@@ -54,6 +68,7 @@ def _round(directory: Directory, summary: RoundSummary) -> CampaignRound:
         fresh_forces_mae=fresh.get("forces_mae"),
         fresh_forces_rmse=fresh.get("forces_rmse"),
         fresh_forces_std=fresh.get("forces_std"),
+        random_forces_mae=random.get("forces_mae"),
         test_energy_mae=summary.test_value("energy_mae"),
         test_forces_mae=summary.test_value("forces_mae"),
     )
@@ -80,7 +95,14 @@ def _origin(atoms: Atoms) -> str:
     return f"{info['temperature']:g} K, replica {info['replica']}, step {info['step']}"
 
 
+def _is_drawn(atoms: Atoms) -> bool:
+    """Whether a structure was drawn at random to hold out. In version 0.1 none was."""
+    return bool(atoms.info.get("held_out", False))
+
+
 def _why(atoms: Atoms, index: int) -> str:
+    if _is_drawn(atoms):
+        return "drawn at random from the exploration, and held out"
     if "variance_share" in atoms.info:
         share = float(atoms.info["variance_share"])
         return f"choice {index + 1}: its label takes away {share:.1%} of the variance of candidates' forces"

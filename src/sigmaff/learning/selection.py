@@ -5,7 +5,7 @@ energy and, if the fit uses them, the force components. With R_j their rows and 
 
     Σ' = Σ − Σ R_jᵀ (R_j Σ R_jᵀ + N)⁻¹ R_j Σ
 
-is the posterior after that label, for any value of it. So the effect of a label on σ is known exactly before it is
+is the posterior after that label, for any value of it. So the effect of a label on σ can be estimated before it is
 computed, and many labels can be chosen one after the other without a training in between. The chosen one takes away
 the largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates,
 weighted by their σ,
@@ -15,8 +15,9 @@ weighted by their σ,
 so that near-copies of a chosen structure gain little, and candidates that resemble many others gain most. To first
 order this is twice the share of the mean σ that is taken away, and mean errors scale with σ. Weighted by variance, a
 few distorted structures, which hold most of it, would be chosen even if they say nothing about the others. For the same
-reason the noise of a label, which is that of the fit, is larger for structures above the median, in proportion to
-their variance: what a model knows least it also represents least well.
+reason N is heuristic: the noise of the fit, but for structures above the median of variance larger in proportion to
+their variance, because what a model knows least it also represents least well. No fit does so. After a fit, less
+variance is left of those structures than Σ' says; where the noise is not enlarged, exactly as much.
 
 | symbol | here |
 |---|---|

@@ -12,9 +12,12 @@ from sigmaff.simulation import bare_copy
 
 
 def start_structures(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
-    """``config.n_labels`` structures; with their labels in a calculator if ``config.use_labels``."""
-    if config.use_labels:
-        return _labelled(config, rng)
+    """``config.n_labels`` structures in random order; with their labels in a calculator if ``config.use_labels``."""
+    frames = _labelled(config, rng) if config.use_labels else _unlabelled(config, rng)
+    return [frames[index] for index in rng.permutation(len(frames))]
+
+
+def _unlabelled(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
     known = _known(config)
     if len(known) >= config.n_labels:
         drawn = np.sort(rng.permutation(len(known))[: config.n_labels])

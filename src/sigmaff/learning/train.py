@@ -31,22 +31,18 @@ if TYPE_CHECKING:
 JOB, MADE, LOG = "devices.json", "made.sigmaff", "devices.log"
 
 
-def hold_out(n: int, every: int) -> Split:
-    """Hold out every n-th label for validation; a label that is held out stays so when more are added."""
-    held = np.arange(n) % every == every - 1
-    return Split(train=np.flatnonzero(~held), validation=np.flatnonzero(held), test=np.zeros(0, dtype=np.int64))
-
-
 class RoundTraining(Settings):
     """All inputs of the training of one round, for any process."""
 
     run: RunConfig = Field(description="the round as a run of its own")
-    hold_out_every: int = Field(description="hold out every n-th label")
+    held_out: tuple[int, ...] = Field(description="indices of the structures that are never trained on")
     continues: Path | None = Field(default=None, description="backbone file to train further; null: from scratch")
 
     def data(self) -> RunData:
         structures = read_structures(self.run.data.source)
-        return split_data(structures, hold_out(len(structures), self.hold_out_every), self.run)
+        held_out = np.array(self.held_out, dtype=np.int64)
+        train = np.setdiff1d(np.arange(len(structures)), held_out)
+        return split_data(structures, Split(train=train, validation=held_out, test=held_out[:0]), self.run)
 
     def anywhere(self) -> "RoundTraining":
         """The same with absolute paths."""

@@ -28,22 +28,24 @@ class CampaignRound:
     number: int
     n_labels: int  # so far
     n_new: int
+    n_held_out: int | None  # so far
     n_set_aside: int  # so far
     engine_calls: int  # so far
     trained: bool  # the backbone; else only the head was fitted
     seconds: float  # of training and fitting
     limit: float | None  # on the largest force σ of an atom, in the exploration that led here
     share_above: float | None  # of that exploration, beyond the limit
-    fresh_forces_mae: float | None  # of the model before, on the structures of this round
+    fresh_forces_mae: float | None  # of the model before, on the selected structures of this round
     fresh_forces_rmse: float | None
     fresh_forces_std: float | None  # rms σ of the same
+    random_forces_mae: float | None  # of the model before, on frames drawn at random from the exploration
     test_energy_mae: float | None
     test_forces_mae: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PickedStructure:
-    """A structure that was selected, as the model before its label saw it."""
+    """A structure that was selected or drawn at random, as the model before its label saw it."""
 
     name: str
     round: int
@@ -62,12 +64,18 @@ def write_campaign_page(
     *,
     title: str,
     verdict: str,
+    limit: str | None = None,
     force: bool = False,
 ) -> None:
-    """One file without network; an existing one is replaced only with ``force``."""
+    """One file without network; an existing one is replaced only with ``force``.
+
+    Arguments:
+        limit: what the last limit on σ promises; ``None``: there is none.
+    """
     values = {
         "title": title,
         "verdict": verdict,
+        "limit": limit,
         "cards": [card(name, partial(_draw, plot=plot, rounds=rounds), plot.caption) for name, plot in PLOTS.items()],
         "rows": [list(COLUMNS), *([cell(r) for cell in COLUMNS.values()] for r in rounds)],
         "picks": [_pick_row(pick) for pick in picks],
@@ -99,10 +107,12 @@ PLOTS = {
         "labels that the model knows",
         "force MAE (eV/Å)",
         "Force MAE against the number of labels: of test structures, if there are any, and of the structures of "
-        "each round before the model learned from them.",
+        "each round before their labels were known: those selected to be learned from, and those drawn at random from "
+        "the exploration to be held out.",
         (
             Line("test structures", BLUE, lambda r: (r.n_labels, r.test_forces_mae)),
-            Line("next structures to be labelled", ORANGE, lambda r: (r.n_labels - r.n_new, r.fresh_forces_mae)),
+            Line("next structures to be selected", ORANGE, lambda r: (r.n_labels - r.n_new, r.fresh_forces_mae)),
+            Line("random frames of the exploration", GREY, lambda r: (r.n_labels - r.n_new, r.random_forces_mae)),
         ),
     ),
     "rounds": Plot(
@@ -153,13 +163,15 @@ def _draw(axes: Axes, plot: Plot, rounds: Sequence[CampaignRound]) -> None:
 COLUMNS: dict[str, Callable[[CampaignRound], str]] = {
     "Round": lambda r: f"{r.number}",
     "Labels": lambda r: f"{r.n_labels}",
+    "Held out": lambda r: BLANK if r.n_held_out is None else f"{r.n_held_out}",
     "Engine calls": lambda r: f"{r.engine_calls}",
     "Set aside": lambda r: f"{r.n_set_aside}",
     "Backbone": lambda r: "trained" if r.trained else "kept",
     "Fit (s)": lambda r: f"{r.seconds:.0f}",
     "Limit on σ (eV/Å)": lambda r: quantity(r.limit),
     "Beyond it": lambda r: BLANK if r.share_above is None else f"{r.share_above:.1%}",
-    "F MAE of the new ones (eV/Å)": lambda r: quantity(r.fresh_forces_mae),
+    "F MAE of the selected (eV/Å)": lambda r: quantity(r.fresh_forces_mae),
+    "F MAE of random frames (eV/Å)": lambda r: quantity(r.random_forces_mae),
     "Test F MAE (eV/Å)": lambda r: quantity(r.test_forces_mae),
     "Test E MAE (eV)": lambda r: quantity(r.test_energy_mae),
 }
