@@ -220,6 +220,14 @@ def test_hyper_parameters_are_those_of_the_greatest_likelihood():
         assert value(*factors) < best, factors
 
 
+def test_hyper_parameters_at_the_end_of_the_search_are_told(monkeypatch: pytest.MonkeyPatch):
+    """Noise that is far larger than the search allows."""
+    structures = labelled_structures(8, seed=1)
+    forces = tuple(f + np.random.default_rng(4).normal(0.0, 5.0, f.shape) for f in structures.forces)
+    monkeypatch.setattr("sigmaff.heads.gp.fit.NOISE_BOUNDS", (1e-10, 1e-3))
+    assert "noise of forces: the largest value" in fit(replace(structures, forces=forces)).result.at_ends
+
+
 def distances(a: Tensor, b: Tensor) -> Tensor:
     return (a[:, None] - b).norm(dim=-1)
 

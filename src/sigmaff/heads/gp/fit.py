@@ -50,6 +50,7 @@ class GPFit(FitSummary):
     energy_noise: float
     forces_noise: float
     log_likelihood: float  # of a row in the search, in the model's normalised unit
+    at_ends: tuple[str, ...]  # hyper-parameters at the smallest or largest value that the search allows
 
 
 class _Observed(NamedTuple):
@@ -64,6 +65,7 @@ class _Choice(NamedTuple):
     lengthscale: float
     noise: Tensor  # (2,) relative to s²
     log_likelihood: float
+    at_ends: tuple[str, ...]
 
 
 @torch.no_grad()
@@ -77,6 +79,8 @@ def solve(head: "GP", train: Observations, held_out: Observations, *, seed: int,
     choice = _choose(head.kernel, *_for_search(rows, targets))
     head.set_rows(rows, targets, choice.lengthscale, 1.0, choice.noise)
     head.scale.copy_((targets @ head.weights / len(rows)).sqrt())
+    for end in choice.at_ends:
+        listener.warn(f"{end} that the search allows: σ may depend on where it ends")
     unit = float(head.scale) * train.scale
     return GPFit(
         kernel=head.config.kernel,
@@ -87,6 +91,7 @@ def solve(head: "GP", train: Observations, held_out: Observations, *, seed: int,
         energy_noise=unit * math.sqrt(float(choice.noise[0])),
         forces_noise=unit * math.sqrt(float(choice.noise[1])),
         log_likelihood=choice.log_likelihood,
+        at_ends=choice.at_ends,
     )
 
 
@@ -173,7 +178,17 @@ def _choose(kernel: StationaryKernel, rows: ValuesAndSlopes, targets: Tensor) ->
     found = [minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=SEARCH) for start in starts]
     best = min(found, key=lambda result: result.fun)
     length, noise = parameters(torch.as_tensor(best.x))
-    return _Choice(float(length), noise, -float(best.fun))
+    return _Choice(float(length), noise, -float(best.fun), _at_ends(best.x, bounds))
+
+
+def _at_ends(found: np.ndarray, bounds: list[tuple[float, ...]]) -> tuple[str, ...]:
+    names = ("lengthscale", "noise of energies", "noise of forces")
+    return tuple(
+        f"{name}: the {which} value"
+        for name, value, ends in zip(names, found, bounds, strict=True)
+        for which, end in zip(("smallest", "largest"), ends, strict=True)
+        if math.isclose(value, end, abs_tol=1e-6)
+    )
 
 
 def log_likelihood(
