@@ -96,7 +96,8 @@ def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes
     """Structures and labels; not the pairs, which follow from them and the cutoff."""
     for indices in torch.arange(len(dataset)).split(batch_size):
         graph, labels = dataset.batch(indices)
-        for tensor in (graph.positions, graph.atomic_numbers, graph.structure_index, labels.energy, labels.forces):
+        positions = graph.positions.to(graph.dtype)
+        for tensor in (positions, graph.atomic_numbers, graph.structure_index, labels.energy, labels.forces):
             yield b"none" if tensor is None else _bytes(tensor)
 
 
