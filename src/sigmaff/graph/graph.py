@@ -91,8 +91,8 @@ class AtomicGraph:
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move all tensors to a device. ``dtype`` is that of pair vectors."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: value.to(device=device) for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **moved, dtype=dtype or self.dtype)
+        values |= {name: value.to(device=device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **(values | {"dtype": dtype or self.dtype}))
 
 
 def _rank(group: Tensor) -> Tensor:
