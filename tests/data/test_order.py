@@ -171,6 +171,20 @@ def test_periodic_frames_are_followed_across_the_boundary():
     assert series.correlation == pytest.approx(np.exp(-0.2), abs=0.1)
 
 
+@pytest.mark.parametrize("broken", ["position", "cell", "flat"])
+@pytest.mark.filterwarnings("error")
+def test_broken_structures_have_no_order(broken: str):
+    """Others report them."""
+    frames = autoregressive(40, 5.0)
+    for atoms in frames:
+        atoms.set_cell([[9, 0, 0], [18, 0, 0], [0, 0, 9]] if broken == "flat" else [9, 9, np.inf])
+        atoms.pbc = broken != "position"
+    if broken == "position":
+        frames[3].positions[2] = np.inf
+    (series,) = find_series(data(frames))
+    assert broken == "flat" or series.memory == 0
+
+
 def test_check_tells_the_order():
     ordered, loose = (
         next(

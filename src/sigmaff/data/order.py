@@ -84,9 +84,10 @@ def _distances(structures: LabelledStructures, indices: IndexArray) -> Iterator[
         drawn = np.random.default_rng(0).choice(len(first), N_PAIRS, replace=False)
         first, second = first[drawn], second[drawn]
     positions, pbc = np.array([atoms.positions for atoms in frames]), frames[0].pbc
-    if pbc.any():
-        cells = np.array([atoms.cell.complete().array for atoms in frames])
-        inverse = np.linalg.inv(cells)
+    cells = np.array([atoms.cell.array for atoms in frames])
+    if not np.isfinite(positions).all() or (pbc.any() and not np.isfinite(cells).all()):
+        return
+    inverse = np.linalg.pinv(cells) if pbc.any() else cells
     at_once = max(1, CHUNK // len(frames))
     for start in range(0, len(first), at_once):
         some = slice(start, start + at_once)

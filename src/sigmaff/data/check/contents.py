@@ -94,10 +94,8 @@ def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:
 def check_order(data: LabelledStructures) -> Iterator[Finding]:
     series = find_series(data)
     if any(one.memory > 0 for one in series):
-        split = (
-            "'sigmaff train' takes training, validation and test structures from different blocks, with gaps between"
-        )
-        message = f"the frames have an order in time: {describe(series)}; {split}"
+        split = "'sigmaff train' takes training, validation and test structures from different blocks of it"
+        message = f"the frames have an order in time: {describe(series)}; {split}, with gaps between them"
     else:
         message = f"the frames have no order in time: {describe(series)}; 'sigmaff train' splits them at random"
     yield from findings("info", "time_order", message, data)
