@@ -124,6 +124,15 @@ def test_each_composition_is_in_every_part():
         assert nearest(Split(**parts), np.arange(300)) > 5
 
 
+def test_a_test_on_all_others_keeps_what_few_training_frames_leave():
+    """Frames of the second molecule are drawn for the test alone."""
+    frames = autoregressive(400, 5.0) + autoregressive(25, 3.0, 1, "N6")
+    split = split_structures(SplitConfig(n_train=5, n_validation=0), data(frames))
+    assert set(split.train) < set(range(400)), "choose another seed"
+    assert set(range(400, 425)) <= set(split.test.tolist())
+    assert len(split.test) > 100
+
+
 def test_a_gap_that_does_not_fit_is_shortened_and_the_split_says_so():
     trajectory = data(autoregressive(200, 20.0))
     (series,) = find_series(trajectory)
@@ -131,6 +140,9 @@ def test_a_gap_that_does_not_fit_is_shortened_and_the_split_says_so():
     assert f"5 frames between blocks are left out (not {series.memory}: " in split.reason
     assert nearest(split, np.arange(200)) == 6
     assert (len(split.train), len(split.validation), len(split.test)) == (150, 20, 20)
+    alone = split_structures(SplitConfig(n_train=150, n_validation=0, n_test=0), trajectory)
+    assert len(alone.train) == 150
+    assert "no room" not in alone.reason
     everything = split_structures(SplitConfig(n_train=150, n_validation=50), trajectory)
     assert (len(everything.train), len(everything.validation), len(everything.test)) == (150, 50, 0)
 

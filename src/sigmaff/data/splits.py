@@ -145,14 +145,16 @@ class Layout:
         n, wanted = len(drawn), np.bincount(drawn[drawn != UNUSED], minlength=3)
         needed = wanted.copy()
         if all_others:
-            needed[TEST] = min(-(-wanted[TEST] // 2), wanted[:TEST].sum())
-        n_parts, total = int((needed > 0).sum()), int(needed.sum())
-        gap = min(gap, (n - total) // max(1, n_parts - 1))
-        most = (n - max(total, n // 2) + gap) // max(1, n_parts * gap)
-        n_rounds = int(np.clip(most, 1, max(1, needed[needed > 0].min(initial=n)))) if gap else 1
+            needed[TEST] = min(-(-wanted[TEST] // 2), max(1, wanted[:TEST].sum()))
+        present, total = needed > 0, int(needed.sum())
+        n_parts, n_rounds = int(present.sum()), 1
+        if n_parts > 1:
+            gap = min(gap, (n - total) // (n_parts - 1))
+        if n_parts > 1 and gap > 0:
+            most = (n - max(total, n // 2) + gap) // (n_parts * gap)
+            n_rounds = max(1, min(most, int(needed[present].min())))
         spare = n - total - (n_parts * n_rounds - 1) * gap
-        lengths = needed + (needed > 0) * (spare // max(1, n_parts))
-        return cls(n, wanted, lengths, gap, n_rounds)
+        return cls(n, wanted, needed + present * (spare // max(1, n_parts)), gap, n_rounds)
 
     def lay(self, random: np.random.Generator) -> IndexArray:
         """Part of each frame, (n,); the frames in gaps, and those in blocks that are not drawn, are unused."""
