@@ -50,7 +50,7 @@ class Course:
 def trained(folder: Path, terminal: Listener) -> Model:
     """A small SchNet with the default head, on frames at 300 K."""
     data = data_file(folder / "ethanol_300K.extxyz", [300.0], N_FRAMES, 0)
-    split = SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION)
+    split = SplitConfig(kind="random", n_train=N_TRAIN, n_validation=N_VALIDATION)
     config = demo_config(folder).model_copy(update={"data": DataConfig(source=DataSource(path=data), split=split)})
     result = run(config, terminal)
     assert result is not None

@@ -121,7 +121,7 @@ def nequip_data(graph: AtomicGraph, elements: tuple[str, ...]) -> dict[str, Tens
     known = torch.tensor([atomic_numbers[symbol] for symbol in elements])
     end, start = directed_edges(graph)
     data = {
-        "pos": graph.positions,
+        "pos": graph.positions.to(graph.dtype),
         "edge_index": torch.stack([end, start]),
         "atom_types": (graph.atomic_numbers[:, None] == known).int().argmax(-1),
         "atomic_numbers": graph.atomic_numbers,
@@ -130,8 +130,8 @@ def nequip_data(graph: AtomicGraph, elements: tuple[str, ...]) -> dict[str, Tens
     }
     if graph.cell is not None:
         forth = torch.linalg.solve(graph.cell[0].T, graph.pair_shift.T).T.round()
-        data["cell"] = graph.cell
-        data["edge_cell_shift"] = torch.stack([forth, -forth], dim=1).flatten(0, 1)
+        data["cell"] = graph.cell.to(graph.dtype)
+        data["edge_cell_shift"] = torch.stack([forth, -forth], dim=1).flatten(0, 1).to(graph.dtype)
     return data
 
 

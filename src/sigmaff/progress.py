@@ -10,6 +10,9 @@ class Listener:
     def advance(self, done: int, total: int, note: str = "") -> None:
         """``done`` of ``total`` steps of the stage are done."""
 
+    def tell(self, text: str) -> None:
+        """A fact about the work that people should know."""
+
     def warn(self, text: str) -> None:
         """Something needs attention, and the work continues."""
 

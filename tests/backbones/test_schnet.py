@@ -83,7 +83,7 @@ def test_equals_pytorch_geometric(dtype: torch.dtype, tolerance: dict[str, float
     reference = ReferenceSchNet(interaction_graph=both_directions(graph)).to(dtype)
     assert n_parameters(reference) == n_parameters(potential)
     copy_weights(potential, reference)
-    positions = graph.positions.clone().requires_grad_()
+    positions = graph.positions.to(graph.dtype, copy=True).requires_grad_()
     energy = reference(graph.atomic_numbers, positions, graph.structure_index).squeeze(-1)
     forces = -torch.autograd.grad(energy.sum(), positions)[0]
     distribution, our_forces = potential(graph)

@@ -76,7 +76,7 @@ def test_a_wrong_value_is_shown(tmp_path: Path, key: str, value: Any, words: str
 @pytest.mark.parametrize(
     ("key", "value", "options", "nearest"),
     [
-        ("data.split.kind", "randm", "'random' or 'blocked' or 'official'", "random"),
+        ("data.split.kind", "randm", "'auto' or 'random' or 'blocked' or 'official'", "random"),
         ("model.head.kernel", "rbf-linear", "'rbf' or 'linear' or 'rbf+linear' or 'matern52'", "rbf+linear"),
         ("calibration", "quantil", "'quantile'", "quantile"),
         ("model.backbone.name", "schnett", "'schnet'", "schnet"),

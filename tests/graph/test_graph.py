@@ -125,10 +125,12 @@ def test_pad_lays_out_atoms_by_structure():
         assert (padded[:, index, len(atoms) :] == -7.0).all()
 
 
-def test_precision_applies_to_real_numbers_alone():
+def test_precision_is_that_of_pair_vectors_alone():
     graph = graph_of(CRYSTAL).to(dtype=torch.float32)
-    assert {graph.positions.dtype, graph.pair_shift.dtype, graph.cell.dtype} == {torch.float32}
+    assert graph.pair_vectors().dtype == torch.float32
+    assert {graph.positions.dtype, graph.pair_shift.dtype, graph.cell.dtype} == {torch.float64}
     assert {graph.atomic_numbers.dtype, graph.pair_index.dtype, graph.structure_index.dtype} == {torch.int64}
+    assert batch_graphs([graph, graph]).dtype == torch.float32
 
 
 def test_far_from_the_origin_single_precision_loses_nothing():
@@ -136,6 +138,17 @@ def test_far_from_the_origin_single_precision_loses_nothing():
     far.positions += 1e5
     vectors = [graph_of(atoms, dtype=torch.float32).pair_vectors() for atoms in (ETHANOL, far)]
     torch.testing.assert_close(*vectors, rtol=1e-6, atol=1e-6)
+
+
+def test_single_precision_rounds_pair_vectors_and_not_positions():
+    """Two molecules 2 µm apart in one structure, and atoms thousands of cells away from their cell."""
+    apart = ETHANOL.copy()
+    apart.positions += [2e4, 0.0, 90.0]
+    astray = CRYSTAL.copy()
+    astray.positions += 4001 * np.arange(len(CRYSTAL))[:, None] * CRYSTAL.cell.array.sum(0)
+    for atoms in (ETHANOL + apart, astray):
+        single, double = (graph_of(atoms, dtype=dtype).pair_vectors() for dtype in (torch.float32, torch.float64))
+        assert torch.equal(single, double.float())
 
 
 def test_building_a_graph_leaves_the_structure_alone():

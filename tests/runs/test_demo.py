@@ -58,7 +58,8 @@ def test_the_whole_demonstration(tmp_path: Path) -> None:
     assert {str(frame.symbols) for frame in ether} == {"COCH6"}
     header = read_header(folder / "run" / "model.sigmaff")
     assert header.energy_calibration is not None
-    assert json.loads((folder / "run" / "metrics.json").read_text())["n_structures"] == 10
+    n_tested = json.loads((folder / "run" / "metrics.json").read_text())["n_structures"]
+    assert 5 <= n_tested < 10, "gaps in time take up to half of the frames for the test"
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.suffix != ".html"}
     succeed("demo", "--output", folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -135,7 +135,7 @@ def test_an_isolated_atom_feels_no_force_and_its_force_has_no_doubt(potential: P
     np.testing.assert_array_equal(atoms.get_forces(), np.zeros((1, 3)))
     np.testing.assert_array_equal(atoms.calc.results["forces_uncertainty"], np.zeros((1, 3)))
     assert atoms.calc.results["energy_uncertainty"] > 0
-    assert atoms.calc.results["energies_uncertainty"] == pytest.approx(atoms.calc.results["energy_uncertainty"])
+    assert atoms.calc.results["energies_uncertainty"] > 0  # unlike the oxygen atoms of the training set
 
 
 def test_sigma_that_is_not_estimated_is_absent(deterministic: Potential) -> None:

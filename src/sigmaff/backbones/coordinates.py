@@ -56,5 +56,5 @@ class Coordinates(Backbone):
         owner = graph.structure_index
         ones = torch.ones_like(graph.positions[:, :1])
         totals = scatter_sum(torch.cat([graph.positions, ones], dim=-1), owner, graph.n_structures)
-        centred = graph.positions - (totals[:, :3] / totals[:, 3:])[owner]
+        centred = (graph.positions - (totals[:, :3] / totals[:, 3:])[owner]).to(graph.dtype)
         return (self.slots[graph.atom_rank()].unsqueeze(-1) * centred.unsqueeze(1)).flatten(1)

@@ -47,6 +47,9 @@ class Terminal(Listener):
         if not self.console.is_terminal:
             self.console.print(text, soft_wrap=True)
 
+    def tell(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True)
+
     def warn(self, text: str) -> None:
         self.console.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
 

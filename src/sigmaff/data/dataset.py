@@ -20,7 +20,7 @@ class GraphDataset:
     Arguments:
         structures: eV and Å.
         cutoff: radius within which atoms are neighbours, Å.
-        dtype: of positions, forces and stresses; energies stay float64.
+        dtype: of pair vectors, forces and stresses; energies are float64.
     """
 
     def __init__(self, structures: LabelledStructures, cutoff: float, dtype: torch.dtype = torch.float32) -> None:
@@ -66,6 +66,7 @@ class GraphDataset:
             pair_shift=everything.pair_shift[pairs],
             cell=cell if cell is not None and cell.any() else None,
             n_structures=len(chosen),
+            dtype=everything.dtype,
         )
         labels = Labels(
             energy=None if self._energy is None else self._energy[chosen],

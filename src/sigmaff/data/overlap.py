@@ -32,13 +32,18 @@ def first_occurrence(structures: Sequence[Atoms]) -> IndexArray:
     return first
 
 
-def _comparable(structures: Sequence[Atoms]) -> Iterator[tuple[IndexArray, FloatArray]]:
-    """Group structures with the same elements in the same order and the same periodicity; add their coordinates."""
+def comparable(structures: Sequence[Atoms]) -> list[IndexArray]:
+    """Group structures with the same elements in the same order and the same periodicity: indices of each group."""
     groups: dict[tuple[bytes, bytes], list[int]] = {}
     for index, atoms in enumerate(structures):
         groups.setdefault((atoms.numbers.tobytes(), atoms.pbc.tobytes()), []).append(index)
-    for indices in groups.values():
-        yield np.array(indices), np.array([_coordinates(structures[index]) for index in indices])
+    return [np.array(indices) for indices in groups.values()]
+
+
+def _comparable(structures: Sequence[Atoms]) -> Iterator[tuple[IndexArray, FloatArray]]:
+    """Groups of comparable structures with their coordinates."""
+    for indices in comparable(structures):
+        yield indices, np.array([_coordinates(structures[index]) for index in indices])
 
 
 def _coordinates(atoms: Atoms) -> FloatArray:

@@ -15,7 +15,11 @@ from sigmaff.graph.neighbors import neighbor_pairs
 
 @dataclass(frozen=True, kw_only=True)
 class AtomicGraph:
-    """A batch of structures as one disconnected graph. Lengths in Å."""
+    """A batch of structures as one disconnected graph. Lengths in Å.
+
+    Positions, shifts and cells are float64. A network sees pair vectors, formed in float64 and then cast to ``dtype``:
+    the precision of a distance does not depend on the size of the structure.
+    """
 
     positions: Tensor  # (n_atoms, 3)
     atomic_numbers: Tensor  # (n_atoms,)
@@ -25,6 +29,7 @@ class AtomicGraph:
     cell: Tensor | None  # (n_structures, 3, 3) rows are lattice vectors; zero where a structure is not periodic
     n_structures: int
     incoming: Tensor | None = None  # (n_atoms, n_most) edges that end at each atom; see ``with_incoming``
+    dtype: torch.dtype = torch.float64  # of pair vectors, embeddings and forces
 
     @property
     def n_atoms(self) -> int:
@@ -51,9 +56,9 @@ class AtomicGraph:
         return padded.unflatten(-2, (self.n_structures, n_largest))
 
     def pair_vectors(self) -> Tensor:
-        """Vectors from the first to the second atom of each pair, (n_pairs, 3) Å."""
+        """Vectors from the first to the second atom of each pair, (n_pairs, 3) Å, in ``dtype``."""
         first, second = self.pair_index
-        return self.positions[second] + self.pair_shift - self.positions[first]
+        return (self.positions[second] + self.pair_shift - self.positions[first]).to(self.dtype)
 
     def with_incoming(self) -> Self:
         """Add ``incoming``, the directed edges that end at each atom, (n_atoms, n_most).
@@ -84,12 +89,10 @@ class AtomicGraph:
         return replace(self, positions=positions)
 
     def to(self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """Move all tensors to a device. ``dtype`` applies to the real-valued ones."""
+        """Move all tensors to a device. ``dtype`` is that of pair vectors."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                values[name] = value.to(device=device, dtype=dtype if value.is_floating_point() else None)
-        return replace(self, **values)
+        values |= {name: value.to(device=device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **(values | {"dtype": dtype or self.dtype}))
 
 
 def _rank(group: Tensor) -> Tensor:
@@ -112,12 +115,12 @@ class Labels:
 def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32) -> AtomicGraph:
     """Build the graph of one structure, with all pairs of atoms (and periodic images) within the cutoff.
 
-    Positions are stored relative to their mean, so that float32 is accurate for a structure far from the origin.
+    Positions are stored relative to their mean.
 
     Arguments:
         atoms: positions and cell in Å.
         cutoff: Å.
-        dtype: of positions, pair shifts and cell.
+        dtype: of the pair vectors.
     """
     if len(atoms) == 0:
         raise DataError("the structure has no atoms")
@@ -127,13 +130,14 @@ def build_graph(atoms: Atoms, cutoff: float, dtype: torch.dtype = torch.float32)
         positions, atoms.cell.array if periodic else None, atoms.pbc if periodic else None, cutoff
     )
     return AtomicGraph(
-        positions=torch.as_tensor(positions - positions.mean(0), dtype=dtype),
+        positions=torch.as_tensor(positions - positions.mean(0)),
         atomic_numbers=torch.as_tensor(atoms.numbers, dtype=torch.int64),
         structure_index=torch.zeros(len(atoms), dtype=torch.int64),
         pair_index=torch.as_tensor(pair_index),
-        pair_shift=torch.as_tensor(pair_shift, dtype=dtype),
-        cell=torch.as_tensor(atoms.cell.array, dtype=dtype).unsqueeze(0) if periodic else None,
+        pair_shift=torch.as_tensor(pair_shift),
+        cell=torch.tensor(atoms.cell.array).unsqueeze(0) if periodic else None,
         n_structures=1,
+        dtype=dtype,
     )
 
 
@@ -156,4 +160,5 @@ def batch_graphs(graphs: Sequence[AtomicGraph]) -> AtomicGraph:
         pair_shift=torch.cat([graph.pair_shift for graph in graphs]),
         cell=None if all(graph.cell is None for graph in graphs) else torch.cat(cells),
         n_structures=sum(graph.n_structures for graph in graphs),
+        dtype=graphs[0].dtype,
     )

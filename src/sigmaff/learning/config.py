@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from sigmaff.config import Settings
-from sigmaff.data import DataSource, ReferenceEnergies
+from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.data.labelling import EngineConfig
 from sigmaff.evaluation import CalibrationMethod
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
@@ -209,5 +209,6 @@ class CampaignConfig(Settings):
         """The training of one round, as a run of its own."""
         names = ("model", "training", "ensemble", "mc_dropout", "calibration", "seed")
         shared = {name: getattr(self, name) for name in names}
-        data = DataConfig(source=DataSource(path=dataset), reference_energies=self.reference_energies)
+        split = SplitConfig(kind="random")  # not used: a round holds out labels by their number
+        data = DataConfig(source=DataSource(path=dataset), split=split, reference_energies=self.reference_energies)
         return RunConfig(**shared, data=data, backbone_from=backbone_from, output=output)

@@ -123,7 +123,7 @@ def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[Stru
         graph, features = batch.graph, batch.embeddings()
         n_atoms = graph.atoms_per_structure()
         energy, _ = head.rows(features, graph)
-        directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), potential.dtype)
+        directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), graph.positions.dtype)
         [(gradient, residual)] = slope_rows(batch, [head], features, directions)
         forces, residual = -gradient, residual.clamp(min=0.0)
         for index, n in enumerate((3 * n_atoms).tolist()):

@@ -125,4 +125,4 @@ def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, 
     pull_back = torch.func.vjp(embed, graph.positions)[1]
     cotangents = torch.func.jacrev(deviations)(features)  # (n_samples, n_atoms, n_features)
     samples = torch.func.vmap(lambda c: pull_back(c)[0], chunk_size=_chunk(graph))(cotangents)
-    return samples.square().mean(0)
+    return samples.square().mean(0).to(graph.dtype)

@@ -100,7 +100,7 @@ class Potential(Model):
             return self._energy(graph.with_positions(positions))
 
         gradient, (_, parts) = torch.func.grad_and_value(energy, has_aux=True)(graph.positions)
-        return self.head.distribution(**parts), -gradient
+        return self.head.distribution(**parts), -gradient.to(graph.dtype)
 
     def forward_with_virial(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor]:
         """As ``forward``, and the symmetric derivative of the energies by strain, (n_structures, 3, 3)."""
@@ -111,7 +111,7 @@ class Potential(Model):
         strain = graph.positions.new_zeros(graph.n_structures, 3, 3)
         slopes = torch.func.grad_and_value(energy, argnums=(0, 1), has_aux=True)
         (gradient, virial), (_, parts) = slopes(graph.positions, strain)
-        return self.head.distribution(**parts), -gradient, _symmetric(virial)
+        return self.head.distribution(**parts), -gradient.to(graph.dtype), _symmetric(virial).to(graph.dtype)
 
     def _energy(self, graph: AtomicGraph) -> tuple[Tensor, dict[str, Tensor]]:
         distribution = self.head(self.backbone(graph), graph)
@@ -154,7 +154,7 @@ class Potential(Model):
         )
 
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
-        """Move the graph to the model's device and precision, and add the indices that the backbone needs.
+        """Move the graph to the model's device, set its precision, and add the indices that the backbone needs.
 
         An unknown element is an error unless ``unseen_elements``.
         """
@@ -178,7 +178,7 @@ class Potential(Model):
             forces=scale * forces,
             node_energy=node_energy,
             energy_std=_std(distribution.variance, scale),
-            stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell),
+            stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell, virial.dtype),
             provenance=Provenance(method=self.head.method, kind=self.head.kind, covariance=self.head.covariance),
         )
 
@@ -192,7 +192,8 @@ class Potential(Model):
                 moved = _strained(moved, inputs[1])
             features = self.backbone(moved)
             distribution = self.head(features, moved)
-            gradient, *virial = torch.autograd.grad(distribution.mean.sum(), inputs)
+            slopes = torch.autograd.grad(distribution.mean.sum(), inputs)
+        gradient, *virial = (slope.to(graph.dtype) for slope in slopes)
         return distribution.detached(), features.detach(), -gradient, _symmetric(virial[0]) if virial else None
 
     def _node_references(self, graph: AtomicGraph) -> Tensor:
@@ -233,15 +234,15 @@ def _symmetric(virial: Tensor) -> Tensor:
     return 0.5 * (virial + virial.transpose(1, 2))
 
 
-def _volume(cell: Tensor) -> Tensor:
+def _volume(cell: Tensor, dtype: torch.dtype) -> Tensor:
     """(n_structures, 1, 1); NaN for a structure without a cell, whose stress does not exist."""
     volume = torch.linalg.det(cell).abs()
-    return torch.where(volume > 0, volume, torch.nan)[:, None, None]
+    return torch.where(volume > 0, volume, torch.nan)[:, None, None].to(dtype)
 
 
 def _stress_std(variance: Tensor | None, cell: Tensor | None, scale: float) -> Tensor | None:
     std = _std(variance, scale)
-    return None if std is None or cell is None else std / _volume(cell)
+    return None if std is None or cell is None else std / _volume(cell, std.dtype)
 
 
 def _std(variance: Tensor | None, scale: float) -> Tensor | None:

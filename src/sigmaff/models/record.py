@@ -38,6 +38,7 @@ class SplitRecord(_Record):
     train: list[int] = []
     validation: list[int] = []
     test: list[int] = []
+    reason: str = ""
 
 
 class BackboneRecord(_Record):

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import atomic_write, write_json
@@ -14,7 +15,7 @@ from sigmaff.models.record import Figures, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.report import write_table_page
 from sigmaff.runs.config import RunConfig
-from sigmaff.runs.data import load_data
+from sigmaff.runs.data import load_data, settled
 from sigmaff.runs.differences import NOTE, Differences, difference_rows, method_differences, tested
 from sigmaff.runs.jobs import JobFolder, run_jobs
 from sigmaff.runs.methods import METHODS, ensemble_members
@@ -52,13 +53,15 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
         force: train the named methods again.
     """
     chosen = _in_order(set(names))
+    config = settled(config)
+    structures = load_data(config).validation.structures
     methods = METHODS | ensemble_members(METHODS["ensemble"].n_members)
     jobs = method_jobs(methods, chosen, lambda method: method.settings(config), force=chosen if force else ())
     folder = JobFolder(config.output)
     results = run_jobs(jobs, folder, listener)
     models = {name: load(folder.model(name)) for name in chosen if results[name].status == "done"}
     listener.stage("timing")
-    milliseconds = _milliseconds(models, config, listener)
+    milliseconds = _milliseconds(models, structures.subset(range(TIMED_STRUCTURES)), listener)
     compared = [
         _result(name, folder, models.get(name), milliseconds.get(name, {}), results[name].reason) for name in chosen
     ]
@@ -85,9 +88,10 @@ def _in_order(names: set[str]) -> list[str]:
     return [name for name in METHODS if "all" in names or name in names]
 
 
-def _milliseconds(models: Mapping[str, Model], config: RunConfig, listener: Listener) -> dict[str, dict[str, float]]:
-    """Medians over rounds, per structure of one batch of validation structures."""
-    structures = load_data(config).validation.structures.subset(range(TIMED_STRUCTURES))
+def _milliseconds(
+    models: Mapping[str, Model], structures: LabelledStructures, listener: Listener
+) -> dict[str, dict[str, float]]:
+    """Medians over rounds, per structure of one batch."""
     calls: dict[tuple[str, str], Callable[[], object]] = {}
     for name, model in models.items():
         graph, _ = dataset_for(model, structures).batch(range(len(structures)))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
 from sigmaff.data import (
     DatasetStatistics,
@@ -15,9 +16,16 @@ from sigmaff.data import (
     require_elements,
     split_structures,
 )
+from sigmaff.data.splits import PARTS
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.calibration import MIN_SAMPLES
-from sigmaff.runs.config import RunConfig
+from sigmaff.files import file_digest, write_json
+from sigmaff.models.record import SplitRecord
+from sigmaff.runs.config import DataConfig, RunConfig
+
+SPLIT_FILE = "split.json"
+MADE = ("model.sigmaff", "backbone.sigmaff", "checkpoint.safetensors")
+"""Files that a run makes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +42,7 @@ class RunData:
 def load_data(config: RunConfig) -> RunData:
     """Read, split and check the structures; raise an error before hours of training."""
     structures = read_structures(config.data.source)
-    split = split_structures(config.data.split, structures)
+    split = _split(config, structures)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
     if config.calibration != "none" and config.has_std and len(split.validation) < MIN_SAMPLES:
@@ -42,7 +50,49 @@ def load_data(config: RunConfig) -> RunData:
             f"data.split.n_validation is {len(split.validation)}, but calibrating σ takes {MIN_SAMPLES} structures "
             "or more; give it as many, or set calibration to none"
         )
-    return split_data(structures, split, config)
+    data = split_data(structures, split, config)
+    kept = SplitFile(data=config.data, data_sha256=file_digest(config.data.source.path), split=split.to_dict())
+    write_json(config.output / SPLIT_FILE, kept.model_dump(mode="json"), force=True)
+    return data
+
+
+class SplitFile(BaseModel):
+    """The split of a run, so that it stays the same in a run that resumes, on another machine or version."""
+
+    data: DataConfig
+    data_sha256: str
+    split: SplitRecord
+
+
+def settled(config: RunConfig) -> RunConfig:
+    """The settings with the kind of split that the run began with.
+
+    A directory with models or checkpoints and without a split file is from before ``auto``: its split is random.
+    """
+    split, before = config.data.split, _kept(config)
+    if split.kind != "auto" or not any(any(config.output.glob(f"**/{name}")) for name in MADE):
+        return config
+    kind = "random" if before is None else before.data.split.kind
+    data = config.data.model_copy(update={"split": split.model_copy(update={"kind": kind})})
+    return config.model_copy(update={"data": data})
+
+
+def _split(config: RunConfig, structures: LabelledStructures) -> Split:
+    """The split that the run began with, or a new one."""
+    before = _kept(config)
+    if before is None or (before.data, before.data_sha256) != (config.data, file_digest(config.data.source.path)):
+        return split_structures(config.data.split, structures)
+    kept = before.split
+    parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))
+    return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
+
+
+def _kept(config: RunConfig) -> SplitFile | None:
+    """What an earlier start of the run has written; ``None`` if there is nothing that can be read."""
+    try:
+        return SplitFile.model_validate_json((config.output / SPLIT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
 
 
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:

@@ -17,7 +17,7 @@ from sigmaff.models import Model
 from sigmaff.models.file import save
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
-from sigmaff.runs.data import RunData, load_data
+from sigmaff.runs.data import RunData, load_data, settled
 from sigmaff.runs.record import check_unchanged, record_of
 from sigmaff.runs.stages import Made, make_model
 
@@ -53,6 +53,7 @@ def run(
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     listener = listener or Listener()
     model_path = config.output / "model.sigmaff"
+    config = config if force else settled(config)
     if model_path.exists() and not force:
         return _finished(config, model_path)
     if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
@@ -60,6 +61,8 @@ def run(
             refuse_overwrite(config.output / name, force)
     listener.stage(f"reading {config.data.source.path}")
     data = load_data(config)
+    if data.split.reason:
+        listener.tell(f"split {data.split.reason}")
     started = time.monotonic()
     made = (make or partial(make_model, force=force))(config, data, listener)
     if made is None:

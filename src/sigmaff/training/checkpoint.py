@@ -22,7 +22,8 @@ from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
 
-VERSION = 1
+VERSION = 2
+"""Format 1 is read too. It formed pair vectors in float32: weights that start from data differ in the last digit."""
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """Tensors by group ("weights", "average", "best", "moments") and name."""
@@ -36,12 +37,14 @@ def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identit
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingState, dict[str, Any]]:
-    """Tensors, state and identity of a run."""
+    """Tensors, state and identity of a run; its starting weights are unknown if it wrote format 1."""
     try:
         with safe_open(path, framework="pt") as file:
             numbers = json.loads(file.metadata()["sigmaff_checkpoint"])
             tensors = _nested({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 - not a mapping
-        if numbers["version"] == VERSION:
+        if numbers["version"] == 1:
+            numbers["identity"].pop("starting weights")
+        if numbers["version"] in (1, VERSION):
             return tensors, TrainingState.model_validate(numbers["state"]), numbers["identity"]
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
@@ -102,7 +105,8 @@ def _data_bytes(dataset: GraphDataset, batch_size: int = 1000) -> Iterator[bytes
     """Structures and labels; not the pairs, which follow from them and the cutoff."""
     for indices in torch.arange(len(dataset)).split(batch_size):
         graph, labels = dataset.batch(indices)
-        for tensor in (graph.positions, graph.atomic_numbers, graph.structure_index, labels.energy, labels.forces):
+        positions = graph.positions.to(graph.dtype)
+        for tensor in (positions, graph.atomic_numbers, graph.structure_index, labels.energy, labels.forces):
             yield b"none" if tensor is None else _bytes(tensor)
 
 

@@ -151,6 +151,7 @@ class Training:
             return
         try:
             tensors, state, identity = read_checkpoint(self.checkpoint)
+            identity = {"starting weights": self.identity["starting weights"]} | identity
             best = tensors.get("best", {})
             if self.identity["starting weights"] == weights_digest(tensors["weights"] | best):
                 self.identity |= {"starting weights": identity["starting weights"]}  # as this run returned them

@@ -79,7 +79,8 @@ class Objective(nn.Module):
             terms = terms._replace(forces_loss=mean_norm(error), forces_mae=error.detach().abs().mean())
         if virial is not None and batch.virial is not None:
             graph = batch.graph
-            n_atoms = scatter_sum(torch.ones_like(graph.positions[:, 0]), graph.structure_index, graph.n_structures)
+            ones = graph.positions.new_ones(graph.n_atoms, dtype=graph.dtype)
+            n_atoms = scatter_sum(ones, graph.structure_index, graph.n_structures)
             terms = terms._replace(virial_loss=mean_norm((virial - batch.virial).flatten(1) / n_atoms[:, None]))
         return terms
 

@@ -92,7 +92,9 @@ class Study:
         run = RunConfig(
             data=DataConfig(
                 source=self._source(data),
-                split=SplitConfig(n_train=sizes.n_train, n_validation=sizes.n_validation, n_test=sizes.n_test),
+                split=SplitConfig(
+                    kind="random", n_train=sizes.n_train, n_validation=sizes.n_validation, n_test=sizes.n_test
+                ),
             ),
             model=PotentialConfig(backbone=BACKBONES[self.scale][self.backbone], head=method.head),
             training=training(self.scale, self.kind, self.backbone, evidential=is_evidential),

@@ -15,6 +15,7 @@ CHECKS_OF_FINITE: tuple[Check, ...] = (
     contents.check_geometry,
     contents.check_cells,
     contents.check_duplicates,
+    contents.check_order,
     labels.check_force_size,
     labels.check_zero_forces,
     labels.check_net_force,

@@ -8,6 +8,7 @@ from ase.data import covalent_radii
 
 from sigmaff.data.check.finding import Finding, findings
 from sigmaff.data.elements import symbols
+from sigmaff.data.order import describe, find_series
 from sigmaff.data.overlap import first_occurrence
 from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
 from sigmaff.errors import DataError
@@ -88,6 +89,16 @@ def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:
         contradicting = copies[np.abs(data.energy[copies] - data.energy[first[copies]]) > SAME_ENERGY]
         message = "duplicate structures with different energies"
         yield from findings("error", "contradicting_duplicates", message, data, contradicting)
+
+
+def check_order(data: LabelledStructures) -> Iterator[Finding]:
+    series = find_series(data)
+    if any(one.memory > 0 for one in series):
+        split = "'sigmaff train' takes training, validation and test structures from different blocks of it"
+        message = f"the frames have an order in time: {describe(series)}; {split}, with gaps between them"
+    else:
+        message = f"the frames have no order in time: {describe(series)}; 'sigmaff train' splits them at random"
+    yield from findings("info", "time_order", message, data)
 
 
 def check_geometry(data: LabelledStructures) -> Iterator[Finding]:
