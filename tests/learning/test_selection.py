@@ -8,7 +8,7 @@ from ase import Atoms
 from conftest import Trained
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import DataError
-from sigmaff.heads import LNK, LLPRConfig, LNKConfig
+from sigmaff.heads import LNK, LLPRConfig, LNKConfig, ShallowEnsembleConfig
 from sigmaff.heads.observations import RowLimit
 from sigmaff.heads.posterior import Moments
 from sigmaff.learning.config import SelectConfig
