@@ -2,17 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ase import Atoms
 
-from sigmaff.data import GraphDataset
-from sigmaff.evaluation import calibrate_evaluation, evaluate
-from sigmaff.evaluation.calibration import MIN_SAMPLES
+from sigmaff.evaluation.datasets import calibrate
 from sigmaff.learning.directory import Context, Round, write_frames
 from sigmaff.learning.records import RoundSummary, read_file
 from sigmaff.learning.train import RoundTraining, hold_out, train_round
-from sigmaff.models import Model
 from sigmaff.models.file import save
 from sigmaff.models.record import BackboneRecord
 from sigmaff.runs.record import record_of
@@ -37,19 +33,9 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     data = training.data()
     model, record = train_round(training, data, context.workers, context.listener)
     if model.kind is not None:
-        _calibrate(context, model, data.validation)
+        reasons = calibrate(model, data.validation, config.calibration, context.listener)
+        record = record.model_copy(update={"uncalibrated": reasons})
     backbone = BackboneRecord(round=round_.number, n_train=n_train) if last is None or is_due else last
     record = record.model_copy(update={"backbone": backbone, "seconds": time.monotonic() - started})
     model.record = record_of(training.run, data.split, record)
     save(model, round_.model)
-
-
-def _calibrate(context: Context, model: Model, held_out: GraphDataset) -> None:
-    """Calibrate σ. Energies need enough held-out structures; force components are enough almost at once."""
-    context.listener.stage("calibrating σ")
-    evaluation = evaluate(model, held_out, name="held out", listener=context.listener)
-    if len(held_out) < MIN_SAMPLES:
-        evaluation = replace(evaluation, energy=None)
-    if evaluation.energy is not None or evaluation.forces_std_raw is not None:
-        calibrations = calibrate_evaluation(evaluation, context.config.calibration)
-        model.energy_calibration, model.forces_calibration = calibrations

@@ -16,7 +16,6 @@ from sigmaff.data import (
     split_structures,
 )
 from sigmaff.errors import ConfigError
-from sigmaff.evaluation.calibration import MIN_SAMPLES
 from sigmaff.runs.config import RunConfig
 
 
@@ -37,11 +36,6 @@ def load_data(config: RunConfig) -> RunData:
     split = split_structures(config.data.split, structures)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
-    if config.calibration != "none" and config.has_std and len(split.validation) < MIN_SAMPLES:
-        raise ConfigError(
-            f"data.split.n_validation is {len(split.validation)}, but calibrating σ takes {MIN_SAMPLES} structures "
-            "or more; give it as many, or set calibration to none"
-        )
     return split_data(structures, split, config)
 
 
