@@ -65,6 +65,7 @@ def calibration_chance(sample: Sample) -> float:
 def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> tuple[str, str]:
     """Figure and sentence; numbers are energies / forces, and / stress where it has labels and a σ."""
     shown = [name for name in QUANTITIES if name != "stress" or name in evaluation.samples]
+    names = " / ".join(PLURALS[name] for name in shown).capitalize()
 
     def pair(measure: str) -> str:
         found = [summary.get(f"{quantity}_{measure}") for quantity in shown]
@@ -76,7 +77,7 @@ def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> 
         detection = f"AUROC of {ood.name} {pair('auroc')}, FPR95 {pair('fpr95')}"
     return (
         f"calibration {pair('calibration')}" + (f", AUROC {pair('auroc')}" if has_auroc else ""),
-        f"{' / '.join(PLURALS[name] for name in shown).capitalize()} on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
+        f"{names} on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
         f"{pair('calibration')}, share within 95 % intervals {pair('coverage_95')}, Spearman of σ and |error| "
         f"{pair('spearman')}; {detection}.",
     )

@@ -24,7 +24,6 @@ MIN_CONFORMAL = 3
 """Structures without which the conformal interval of 68 % is infinite, and with it σ."""
 SHAPE_STRUCTURES = 50
 """From this number on ``auto`` learns the shape of the errors, and one factor has Gaussian multipliers."""
-RESAMPLES = 100
 DOFS = (3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 MAX_DOF = 1000.0
 MAX_KNOTS = 200
@@ -81,6 +80,12 @@ class HeldOut:
         """(n,) Each structure counts once: an error by 1 over the number of errors of its structure."""
         return 1 / np.bincount(self.structure)[self.structure]
 
+    def error_of_mean(self, values: FloatArray, weights: FloatArray) -> float:
+        """Standard error of a weighted mean over errors, if structures are independent, and errors in one are not."""
+        deviations = weights * (values - np.average(values, weights=weights)) / weights.sum()
+        n = self.n_structures
+        return float(np.sqrt(n / (n - 1) * np.square(np.bincount(self.structure, deviations)).sum()))
+
     def calibration(self, method: str, scale: float, scale_error: float) -> Calibration:
         return Calibration(
             method=method,
@@ -91,77 +96,62 @@ class HeldOut:
         )
 
 
-ScaleOf = Callable[[FloatArray, FloatArray], float]
-"""A factor on σ from |z| in increasing order and their weights."""
-
-
-def _standard_error(held_out: HeldOut, scale_of: ScaleOf, weights: FloatArray) -> float:
-    """Of a factor, by the bootstrap over structures. (A jackknife that leaves out one is wrong for quantiles.)"""
-    rng, n = np.random.default_rng(0), held_out.n_structures
-    draws = rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    return float(np.std([scale_of(held_out.sizes, weights * draw[held_out.structure]) for draw in draws]))
-
-
-def _rms(sizes: FloatArray, weights: FloatArray) -> float:
-    return float(np.sqrt(np.average(np.square(sizes), weights=weights)))
-
+# --- one factor
 
 GAUSSIAN_WIDTHS = UNCALIBRATED.multiplier(CALIBRATION_LEVELS)
 
 
-def _least_score(sizes: FloatArray, weights: FloatArray, multipliers: FloatArray = GAUSSIAN_WIDTHS) -> float:
+def _scalar(held_out: HeldOut) -> Calibration:
+    squares = np.square(held_out.sizes)
+    scale = float(np.sqrt(squares.mean()))
+    error = held_out.error_of_mean(squares, np.ones_like(squares)) / (2 * scale)
+    return _student(held_out, held_out.calibration("scalar", scale, error), lambda _: scale)
+
+
+def _quantile(held_out: HeldOut) -> Calibration:
+    scale = _least_score(held_out.sizes, GAUSSIAN_WIDTHS)
+    found = held_out.calibration("quantile", scale, _error_of_least_score(held_out, scale))
+    return _student(
+        held_out,
+        found,
+        lambda dof: _least_score(held_out.sizes, replace(found, dof=dof).multiplier(CALIBRATION_LEVELS)),
+    )
+
+
+def _least_score(sizes: FloatArray, multipliers: FloatArray) -> float:
     """Least Σ(p − p̂)² over a fine grid of factors.
 
     The best factor lies between the smallest and the largest of the nine ratios of empirical to nominal
     quantiles: below all of them every coverage is too low, above all of them too high.
     """
-    cumulative = _cumulative(weights)
-    ratios = sizes[_rank(cumulative, CALIBRATION_LEVELS) - 1] / multipliers
+    ratios = np.quantile(sizes, CALIBRATION_LEVELS) / multipliers
     ratios = ratios[ratios > 0]
     if ratios.size == 0:
         raise DataError(_ZERO_ERRORS)
     factors = np.geomspace(ratios.min(), ratios.max(), 1001)
-    observed = cumulative[np.searchsorted(sizes, factors[:, None] * multipliers, side="right")]
-    distance = np.square(observed - CALIBRATION_LEVELS).sum(axis=1)
+    distance = np.square(_observed(sizes, factors, multipliers) - CALIBRATION_LEVELS).sum(axis=1)
     best = factors[distance <= distance.min() * (1 + 1e-12)]  # p̂ moves in steps: the middle of the lowest one
     return float(best[best.size // 2])
 
 
-def _half_width(sizes: FloatArray, weights: FloatArray) -> float:
-    """|z| below which a share of 68.27 % lies."""
-    return float(sizes[_rank(_cumulative(weights), np.array(ONE_SIGMA)) - 1])
+def _observed(sizes: FloatArray, factors: FloatArray, multipliers: FloatArray) -> FloatArray:
+    """Coverages p̂ by factor and multiplier."""
+    return np.searchsorted(sizes, factors[:, None] * multipliers, side="right") / sizes.size
 
 
-def _cumulative(weights: FloatArray) -> FloatArray:
-    """(n + 1,) from 0 to 1."""
-    sums = np.concatenate([[0.0], np.cumsum(weights)])
-    return np.asarray(sums / sums[-1])
+def _error_of_least_score(held_out: HeldOut, scale: float) -> float:
+    """Standard error of the factor of least score, which solves Σ h_p (p̂ − p) = 0.
 
-
-def _rank(cumulative: FloatArray, shares: FloatArray) -> IntArray:
-    """The first rank whose cumulative weight reaches each share."""
-    return np.searchsorted(cumulative, shares * (1 - 1e-12), side="left").clip(1)
-
-
-# --- one factor
-
-
-def _scalar(held_out: HeldOut) -> Calibration:
-    every = np.ones_like(held_out.sizes)
-    scale = _rms(held_out.sizes, every)
-    found = held_out.calibration("scalar", scale, _standard_error(held_out, _rms, every))
-    return _student(held_out, found, lambda _: scale)
-
-
-def _quantile(held_out: HeldOut) -> Calibration:
-    every = np.ones_like(held_out.sizes)
-    scale = _least_score(held_out.sizes, every)
-    found = held_out.calibration("quantile", scale, _standard_error(held_out, _least_score, every))
-    return _student(
-        held_out,
-        found,
-        lambda dof: _least_score(held_out.sizes, every, replace(found, dof=dof).multiplier(CALIBRATION_LEVELS)),
-    )
+    h_p is the slope of p̂ by the logarithm of the factor, of a Gaussian. The sum never falls with the factor: the
+    factor moves as far as it takes to change the sum by its standard error.
+    """
+    slopes = GAUSSIAN_WIDTHS * np.exp(-0.5 * np.square(GAUSSIAN_WIDTHS))
+    inside = np.append(np.cumsum(slopes[::-1])[::-1], 0.0)[np.searchsorted(scale * GAUSSIAN_WIDTHS, held_out.sizes)]
+    error = held_out.error_of_mean(inside, np.ones_like(inside))
+    factors = scale * np.geomspace(1 / 3, 3, 601)
+    sums = _observed(held_out.sizes, factors, GAUSSIAN_WIDTHS) @ slopes
+    low, high = np.interp(inside.mean() + error * np.array([-1, 1]), sums, factors)
+    return float(high - low) / 2
 
 
 def _student(held_out: HeldOut, found: Calibration, scale_of: Callable[[float], float]) -> Calibration:
@@ -234,14 +224,23 @@ def _knot_ranks(n: int) -> IntArray:
     return np.unique(np.concatenate([even, tail]).round().astype(np.int64))
 
 
+def _cumulative(weights: FloatArray) -> FloatArray:
+    """(n + 1,) from 0 to 1."""
+    sums = np.concatenate([[0.0], np.cumsum(weights)])
+    return np.asarray(sums / sums[-1])
+
+
 def _with_knots(
     method: str, held_out: HeldOut, weights: FloatArray, coverages: FloatArray, sizes: FloatArray
 ) -> Calibration:
+    """Its standard error: half the distance of the quantiles at 68.27 % ± the standard error of that share."""
     scale = float(np.interp(ONE_SIGMA, coverages, sizes))
     if scale == 0:
         raise DataError(_ZERO_ERRORS)
+    error = held_out.error_of_mean((held_out.sizes <= scale).astype(np.float64), weights)
+    low, high = np.interp(ONE_SIGMA + error * np.array([-1, 1]), _cumulative(weights)[1:], held_out.sizes)
     return replace(
-        held_out.calibration(method, scale, _standard_error(held_out, _half_width, weights)),
+        held_out.calibration(method, scale, float(high - low) / 2),
         coverages=tuple(coverages.tolist()),
         multipliers=tuple((sizes / scale).tolist()),
     )
