@@ -7,9 +7,9 @@ coverage is, and leave open what lies between and beyond them. The distribution 
 
 with x(m(p)) = Φ⁻¹((1 + p)/2) at a few coverages p: there it has the intervals m(p) that are reported. The Gaussian is
 x(z) = z. Levels p lie evenly in x; their number grows as ∛n with the number n of errors, for a density between all
-order statistics would be noise. The last lies where five errors are left outside. Beyond it x goes on at its last
-slope, a Gaussian tail: errors outside the last interval, which is infinite, have a density too. No slope exceeds 100:
-coinciding errors leave the density finite.
+order statistics would be noise. The last lies where five errors are left outside. Beyond it x goes on at the
+smaller of its last slope and its mean slope, a Gaussian tail: errors outside the last interval, which is infinite,
+have a density too. No slope exceeds 100: coinciding errors leave the density finite.
 """
 
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def reported_distribution(calibration: Calibration) -> Distribution:
 
 @dataclass(frozen=True)
 class NormalScores:
-    """F(z) = Φ(x(z)) with x piecewise linear through knots, and beyond the last at its last slope.
+    """F(z) = Φ(x(z)) with x piecewise linear through knots, and beyond the last at its last or its mean slope.
 
     With y = |z|, CRPS = y + 2S(y) − C, where S(y) = ∫_y^∞ (1 − F) and C = 2∫₀^∞ F(1 − F): both in closed form on
     each piece.
@@ -80,7 +80,7 @@ class NormalScores:
     def _lengths(self) -> FloatArray:
         """Of |z| for each unit of x, (n_knots,): between knots, and beyond the last."""
         between = np.diff(self.sizes) / np.diff(self.scores)
-        return np.append(between, between[-1])
+        return np.append(between, max(between[-1], self.sizes[-1] / self.scores[-1]))
 
     def _piece(self, sizes: FloatArray) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64]]":
         return np.searchsorted(self.sizes, sizes, side="right") - 1
