@@ -25,6 +25,11 @@ PREDICTED, MOVED, TRAINED = 1e-5, 1e-4, 1e-3
 """What may differ from machine to machine after one prediction, many steps of motion, many steps of training: shares of
 the largest number of an array."""
 
+RESCALED = ("energies_uncertainty", "stress_uncertainty")
+"""What version 0.1.0 scaled by the calibration of another quantity; later versions do not."""
+UNCALIBRATED = ("energy_uncertainty", "forces_uncertainty", *RESCALED)
+"""What version 0.1.0 calibrated on fewer than 20 structures; later versions leave it raw."""
+
 
 def kept(pattern: str) -> list[Any]:
     """Artefacts of all versions, as parameters named by their paths."""
@@ -86,15 +91,25 @@ def assert_close(found: Any, expected: Any, tolerance: float) -> None:
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=tolerance * np.abs(expected).max())
 
 
-def assert_predicts(model: Path, structures: list[Atoms], expected: list[dict[str, Any]], tolerance: float) -> None:
-    """Every number that was expected, and no σ where there was none."""
-    calculator = sigmaff.Calculator(model)
+def assert_predicts(
+    model: Path, structures: list[Atoms], expected: list[dict[str, Any]], tolerance: float, raw: tuple[str, ...]
+) -> None:
+    """Every number that was expected, and no σ where there was none.
+
+    Arguments:
+        raw: σ that version 0.1.0 scaled by a calibration, and later ones leave as they are: equal up to one factor.
+    """
+    calculator, results = sigmaff.Calculator(model), []
     for atoms, wanted in zip(structures, expected, strict=True):
         calculator.calculate(atoms)
         found = calculator.results
         assert {key for key in found if "uncertainty" in key} == {key for key in wanted if "uncertainty" in key}
-        for key, values in wanted.items():
-            assert_close(found[key], values, tolerance)
+        results.append(found)
+        for key in wanted.keys() - set(raw):
+            assert_close(found[key], wanted[key], tolerance)
+    for key in expected[0].keys() & set(raw):
+        one, other = (np.concatenate([np.ravel(values[key]) for values in side]) for side in (results, expected))
+        assert_close(one * (one @ other) / (one @ one), other, tolerance)
 
 
 # --- model files
@@ -104,7 +119,21 @@ def assert_predicts(model: Path, structures: list[Atoms], expected: list[dict[st
 def test_a_model_predicts_what_it_did(path: Path):
     expected = read_json(path.parent / "expected.json")[path.stem]
     structures = ase.io.read(path.parent / expected["structures"], ":")
-    assert_predicts(path, structures, expected["predictions"], PREDICTED)
+    assert_predicts(path, structures, expected["predictions"], PREDICTED, RESCALED)
+
+
+@pytest.mark.parametrize("path", kept("models/crystal.sigmaff"))
+def test_stress_std_of_a_model_without_a_calibration_of_stress_is_raw(path: Path):
+    """Version 0.1.0 scaled it by the factor of forces."""
+    expected = read_json(path.parent / "expected.json")[path.stem]
+    factor = header(path)["forces_calibration"]["scale"]
+    for atoms, wanted in zip(
+        ase.io.read(path.parent / expected["structures"], ":"), expected["predictions"], strict=True
+    ):
+        atoms.calc = sigmaff.Calculator(path)
+        atoms.get_forces()
+        assert_close(factor * atoms.calc.results["stress_uncertainty"], wanted["stress_uncertainty"], PREDICTED)
+        assert atoms.calc.results["calibrated_uncertainties"] == "energy_uncertainty forces_uncertainty"
 
 
 @pytest.mark.parametrize("path", kept("models/*.sigmaff"))
@@ -168,7 +197,7 @@ def test_a_training_resumes(copied: Path):
     metrics = read_json(copied / "run" / "metrics.json")
     assert_close([metrics[name] for name in expected["metrics"]], list(expected["metrics"].values()), TRAINED)
     structures = ase.io.read(copied / "structures.extxyz", ":")
-    assert_predicts(copied / "run" / "model.sigmaff", structures, expected["predictions"], TRAINED)
+    assert_predicts(copied / "run" / "model.sigmaff", structures, expected["predictions"], TRAINED, UNCALIBRATED)
 
 
 def history(path: Path) -> list[dict[str, str]]:
@@ -209,7 +238,7 @@ def test_a_campaign_resumes(copied: Path, scheduler: str):
         assert figures | wanted == figures
     structures = ase.io.read(copied / "structures.extxyz", ":")
     for name, predictions in expected["predictions"].items():
-        assert_predicts(copied / "campaign" / name, structures, predictions, TRAINED)
+        assert_predicts(copied / "campaign" / name, structures, predictions, TRAINED, UNCALIBRATED)
     n_labels = expected["rounds"][-1]["n_labels"]
     assert_labels(copied / "campaign" / "dataset.extxyz", copied / "expected.extxyz", n_labels)
 

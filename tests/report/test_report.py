@@ -263,7 +263,7 @@ def test_model_info_timings_and_meaning_are_shown(tmp_path, bare):
     }
     page = written(tmp_path, bare, model_info=info, timings={"Training": 95.25, "Fit": 301.0, "Step": 2e-5})
     assert "1, 6, 8" in re.sub(r"\s+", " ", page.text("td"))
-    for words in ("schnet", "95.2 s", "5.02 min", "20 µs", "4.2 ms", "epistemic", "quantile: raw σ × 0.5"):
+    for words in ("schnet", "95.2 s", "5.02 min", "20 µs", "4.2 ms", "epistemic", "raw σ × 0.5 (quantile, 900 errors)"):
         assert words in page.text("td")
 
 
