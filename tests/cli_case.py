@@ -22,7 +22,7 @@ from sigmaff.cli.main import app
 from training_case import labelled_structures
 
 TINY: dict[str, Any] = {
-    "data": {"source": "data.extxyz", "split": {"n_train": 36, "n_validation": 14}},
+    "data": {"source": "data.extxyz", "split": {"n_train": 30, "n_validation": 20}},
     "model": {
         "backbone": {
             "name": "schnet",

@@ -29,6 +29,11 @@ PREDICTED, MOVED, TRAINED = 3e-5, 1e-4, 1e-3
 """What may differ from machine to machine after one prediction, many steps of motion, many steps of training: shares of
 the largest number of an array. The last digit of a bond's length in float32 is 1e-5 of its force."""
 
+RESCALED = {"stress_uncertainty"}
+"""What version 0.1.0 scaled by the calibration of another quantity; later versions do not."""
+UNCALIBRATED = {"energy_uncertainty", "forces_uncertainty", *RESCALED}
+"""What version 0.1.0 calibrated on fewer than 20 structures; later versions leave it raw."""
+
 
 def kept(pattern: str) -> list[Any]:
     """Artefacts of all versions, as parameters named by their paths."""
@@ -95,18 +100,28 @@ def assert_predicts(
     structures: list[Atoms],
     expected: list[dict[str, Any]],
     tolerance: float,
-    redefined: set[str] = frozenset(),
+    *,
+    raw: set[str],
+    redefined: set[str],
 ) -> None:
-    """Every number that was expected, and no σ where there was none; but those that mean something else now."""
-    redefined = REDEFINED | redefined
-    calculator = sigmaff.Calculator(model)
+    """Every number that was expected, and no σ where there was none.
+
+    Arguments:
+        raw: σ that version 0.1.0 scaled by a calibration, and later ones leave as they are: equal up to one factor.
+        redefined: σ that mean something else now, or come from another fit.
+    """
+    calculator, results = sigmaff.Calculator(model), []
     for atoms, wanted in zip(structures, expected, strict=True):
         calculator.calculate(atoms)
         found = calculator.results
-        stds = [{key for key in keys if "uncertainty" in key} - redefined for keys in (found, wanted)]
+        stds = [{key for key in keys if key.endswith("_uncertainty")} - redefined for keys in (found, wanted)]
         assert stds[0] == stds[1]
-        for key in wanted.keys() - redefined:
+        results.append(found)
+        for key in wanted.keys() - raw - redefined:
             assert_close(found[key], wanted[key], tolerance)
+    for key in expected[0].keys() & (raw - redefined):
+        one, other = (np.concatenate([np.ravel(values[key]) for values in side]) for side in (results, expected))
+        assert_close(one * (one @ other) / (one @ one), other, tolerance)
 
 
 # --- model files
@@ -117,7 +132,21 @@ def test_a_model_predicts_what_it_did(path: Path):
     expected = read_json(path.parent / "expected.json")[path.stem]
     structures = ase.io.read(path.parent / expected["structures"], ":")
     added = {"forces_uncertainty"} if path.stem == "mcd_lnk" else set()  # now with the σ of the head itself
-    assert_predicts(path, structures, expected["predictions"], PREDICTED, added)
+    assert_predicts(path, structures, expected["predictions"], PREDICTED, raw=RESCALED, redefined=REDEFINED | added)
+
+
+@pytest.mark.parametrize("path", kept("models/crystal.sigmaff"))
+def test_stress_std_of_a_model_without_a_calibration_of_stress_is_raw(path: Path):
+    """Version 0.1.0 scaled it by the factor of forces."""
+    expected = read_json(path.parent / "expected.json")[path.stem]
+    factor = header(path)["forces_calibration"]["scale"]
+    for atoms, wanted in zip(
+        ase.io.read(path.parent / expected["structures"], ":"), expected["predictions"], strict=True
+    ):
+        atoms.calc = sigmaff.Calculator(path)
+        atoms.get_forces()
+        assert_close(factor * atoms.calc.results["stress_uncertainty"], wanted["stress_uncertainty"], PREDICTED)
+        assert atoms.calc.results["calibrated_uncertainties"] == "energy_uncertainty forces_uncertainty"
 
 
 @pytest.mark.parametrize("path", kept("models/*.sigmaff"))
@@ -181,10 +210,10 @@ def test_a_training_resumes(copied: Path):
     metrics = read_json(copied / "run" / "metrics.json")
     model = copied / "run" / "model.sigmaff"
     solved = sigmaff.load(model).potentials[0].config.head.stages[-1] == "solve"
-    tolerance, changed = (SOLVED_AGAIN, SOLVED) if solved else (TRAINED, set())
+    tolerance, changed = (SOLVED_AGAIN, REDEFINED | SOLVED) if solved else (TRAINED, REDEFINED)
     assert_close([metrics[name] for name in expected["metrics"]], list(expected["metrics"].values()), tolerance)
     structures = ase.io.read(copied / "structures.extxyz", ":")
-    assert_predicts(model, structures, expected["predictions"], tolerance, changed)
+    assert_predicts(model, structures, expected["predictions"], tolerance, raw=UNCALIBRATED, redefined=changed)
 
 
 def history(path: Path) -> list[dict[str, str]]:
@@ -225,7 +254,9 @@ def test_a_campaign_resumes(copied: Path, scheduler: str):
         assert figures | wanted == figures
     structures = ase.io.read(copied / "structures.extxyz", ":")
     for name, predictions in expected["predictions"].items():
-        assert_predicts(copied / "campaign" / name, structures, predictions, SOLVED_AGAIN, SOLVED)
+        assert_predicts(
+            copied / "campaign" / name, structures, predictions, SOLVED_AGAIN, raw=set(), redefined=REDEFINED | SOLVED
+        )
     n_labels = expected["rounds"][-1]["n_labels"]
     assert_labels(copied / "campaign" / "dataset.extxyz", copied / "expected.extxyz", n_labels)
 

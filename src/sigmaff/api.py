@@ -21,7 +21,7 @@ from sigmaff.models import Model
 from sigmaff.models import Potential as Potential
 from sigmaff.models.file import load as load
 from sigmaff.models.file import save as save
-from sigmaff.models.prediction import Calibration, ForceStdMethod
+from sigmaff.models.prediction import NO_CALIBRATIONS, Calibrations, ForceStdMethod
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import RunResult, run
@@ -118,26 +118,31 @@ def evaluations(
 
 def calibrate(
     model: Model, structures: Structures, *, method: CalibrationMethod = "auto", listener: Listener | None = None
-) -> tuple[Calibration | None, Calibration | None]:
+) -> Calibrations:
     """Fit the calibration of σ on held-out structures, and keep it in the model. ``sf.save`` writes it to a file.
 
     Arguments:
         model: a loaded model; its calibrations are replaced.
-        structures: with energies and forces, unseen by the model, 10 or more.
+        structures: with energies and forces, and stress if there is any, unseen by the model, 20 or more.
         method: auto, scalar, quantile, isotonic or conformal.
         listener: callbacks for progress; the default is silent.
 
-    Returns the calibrations of energies and of forces; None for a quantity without labels or σ.
+    Returns the calibrations of energy, forces and stress; None for a quantity whose σ stays raw: it has no labels or
+    no σ, or it cannot be calibrated, as a warning then says.
 
     Example:
         >>> model = sf.load("model.sigmaff")
-        >>> energy, forces = sf.calibrate(model, "held_out.extxyz", method="scalar")
-        >>> print(forces.scale)  # factor on σ
+        >>> energy, forces, stress = sf.calibrate(model, "held_out.extxyz", method="scalar")
+        >>> print(forces.scale, forces.scale_error)  # factor on σ, and its standard error
         >>> sf.save(model, "calibrated.sigmaff")
     """
     listener = listener or Listener()
-    datasets.calibrate(model, _dataset(model, structures, listener), method, listener)
-    return model.energy_calibration, model.forces_calibration
+    before, dataset = model.calibrations, _dataset(model, structures, listener)
+    reasons = datasets.calibrate(model, dataset, method, listener)
+    if model.calibrations == NO_CALIBRATIONS:
+        model.calibrations = before
+        raise DataError(f"{dataset.structures.source}: {next(iter(reasons.values()))}")
+    return model.calibrations
 
 
 def run_md(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from scipy.special import ndtri
+from scipy.special import stdtrit
 from sklearn.metrics import roc_auc_score
 
 from cli_case import Workspace, bare_frames, fail, morse_frames, sigmaff, succeed
@@ -87,7 +88,8 @@ def test_errors_are_those_of_the_predicted_file(workspace: Workspace, summary: d
     assert summary["forces_rmse"] == pytest.approx(np.sqrt((forces**2).mean()), rel=1e-5)
     z = np.abs(energy) / np.array([frame.info["energy_uncertainty"] for frame in frames])
     levels = np.arange(1, 10) / 10
-    observed = (z[:, None] <= ndtri(0.5 + levels / 2)).mean(0)
+    dof = read_header(workspace.model).energy_calibration.dof  # fewer than 50 structures
+    observed = (z[:, None] <= stdtrit(dof, 0.5 + levels / 2)).mean(0)
     assert summary["energy_calibration"] == pytest.approx(np.sqrt(((levels - observed) ** 2).sum()), abs=1e-6)
 
 
@@ -110,7 +112,7 @@ def test_batch_size_changes_nothing(workspace: Workspace, summary: dict, tmp_pat
 
 def test_training_structures_are_noticed(workspace: Workspace) -> None:
     outcome = sigmaff("evaluate", workspace.model, workspace / "data.extxyz")
-    assert f"warning: {workspace / 'data.extxyz'}: the model was trained on 36 of these 60 structures" in outcome.out
+    assert f"warning: {workspace / 'data.extxyz'}: the model was trained on 30 of these 60 structures" in outcome.out
     assert "warning" not in sigmaff("evaluate", workspace.model, workspace / "test.extxyz").out
 
 
@@ -196,12 +198,10 @@ def test_raw_is_before_calibration(workspace: Workspace, tmp_path: Path) -> None
     assert potential.forces_calibration is not None
     reported = predicted(workspace.model, workspace / "in.extxyz", tmp_path / "a.extxyz")
     raw = predicted(workspace.model, workspace / "in.extxyz", tmp_path / "b.extxyz", "--raw")
-    scales = (
-        potential.energy_calibration.scale,
-        potential.energy_calibration.scale,
-        potential.forces_calibration.scale,
-    )
+    scales = (potential.energy_calibration.scale, 1.0, potential.forces_calibration.scale)
     for after, before in zip(reported, raw, strict=True):
+        assert after.info["calibrated_uncertainties"] == "energy_uncertainty forces_uncertainty"
+        assert before.info["calibrated_uncertainties"] == "none"
         for key, scale in zip(SIGMAS, scales, strict=True):
             values = [(f.info if key == SIGMAS[0] else f.arrays)[key] for f in (after, before)]
             np.testing.assert_allclose(
@@ -234,7 +234,9 @@ def test_scalar_calibration_is_the_rms_of_standardised_errors(workspace: Workspa
     )
     expected = np.sqrt(np.mean(np.square(z_energy))), np.sqrt(np.mean(np.square(z_forces)))
     np.testing.assert_allclose(scales(model), expected, rtol=1e-4)
-    assert f"energy: σ × {expected[0]:.4g} (scalar, 20 errors)" in out
+    error = read_header(model).energy_calibration.scale_error
+    assert f"energy: raw σ × {expected[0]:.4g} ± {error:.2g} (scalar, 20 structures)" in out
+    assert "stress: σ is raw, not calibrated" in out
     after = load(model)
     assert all(torch.equal(value, after.state_dict()[name]) for name, value in before.state_dict().items())
     assert before.record == after.record
@@ -271,8 +273,19 @@ def test_a_linked_model_is_calibrated_where_it_is(workspace: Workspace, tmp_path
 
 def test_nothing_to_calibrate(workspace: Workspace, deterministic: Path) -> None:
     before = deterministic.read_bytes()
-    assert "'deterministic': neither" in fail("calibrate", deterministic, workspace / "held_out.extxyz")
+    assert "'deterministic': nothing" in fail("calibrate", deterministic, workspace / "held_out.extxyz")
     assert deterministic.read_bytes() == before
+
+
+def test_too_few_structures_are_refused_and_the_model_stays(workspace: Workspace, tmp_path: Path) -> None:
+    model = workspace.copied_model(tmp_path)
+    before = model.read_bytes()
+    ase.io.write(tmp_path / "few.extxyz", ase.io.read(workspace / "held_out.extxyz", ":19"))
+    message = fail("calibrate", model, tmp_path / "few.extxyz")
+    assert "calibration needs at least 20 held-out structures with σ > 0, got 19; give more" in message
+    assert model.read_bytes() == before
+    succeed("calibrate", model, tmp_path / "few.extxyz", "--method", "conformal")
+    assert read_header(model).forces_calibration.n_structures == 19
 
 
 # --- models without σ, and data without forces
@@ -312,9 +325,10 @@ def test_info(workspace: Workspace) -> None:
     potential = load(workspace.model)
     assert f"{sum(weight.numel() for weight in potential.parameters()):,}" in text
     assert "H C O" in text
-    assert "36 structures" in text
+    assert "30 structures" in text
     assert potential.energy_calibration is not None
-    assert f"calibrated (quantile, × {potential.energy_calibration.scale:.4g}, on 14 errors)" in text
+    assert f"calibrated: {potential.energy_calibration}" in " ".join(text.split())
+    assert re.search(r"stress σ +raw, not calibrated", text)
     content = json.loads(succeed("info", workspace.model, "--json"), parse_constant=refuse_constant)
     assert content["config"] == potential.config.model_dump(mode="json")
     assert content["record"]["split"] == potential.record.split.model_dump()

@@ -17,10 +17,18 @@ from listeners import Remembering
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation import Evaluation, calibrate_evaluation, evaluate, evaluate_predictor, summarize
-from sigmaff.evaluation.metrics import bootstrap, calibration_score, fpr_at_tpr, gaussian_crps, gaussian_nll, spearman
+from sigmaff.evaluation.metrics import bootstrap, calibration_score, crps, fpr_at_tpr, nll, spearman
 from sigmaff.graph import AtomicGraph, Labels, batch_graphs, build_graph
 from sigmaff.heads import LNKConfig
-from sigmaff.models.prediction import Calibration, ForceStdMethod, Prediction, Provenance, calibrated
+from sigmaff.models.prediction import (
+    NO_CALIBRATIONS,
+    Calibration,
+    Calibrations,
+    ForceStdMethod,
+    Prediction,
+    Provenance,
+    calibrated,
+)
 
 CUTOFF = 20.0
 ENERGY_STD = 1 / 128  # eV per atom; sums of it are exact
@@ -169,17 +177,20 @@ def test_batches_do_not_matter(batch_size: int) -> None:
 
 def test_calibration_finds_the_missing_factor(noisy: Evaluation) -> None:
     for method in ("scalar", "quantile", "isotonic", "conformal"):
-        energy, forces = calibrate_evaluation(noisy, method)
+        (energy, forces, stress), reasons = calibrate_evaluation(noisy, method)
+        assert stress is None
+        assert reasons == {}
         assert energy.scale == pytest.approx(2.0, rel=0.12)
         assert forces.scale == pytest.approx(2.0, rel=0.04)
         assert (energy.n_samples, forces.n_samples) == (600, 3 * noisy.n_atoms)
+        assert energy.n_structures == forces.n_structures == 600
 
 
-def test_calibrations_scale_every_std(noisy: Evaluation) -> None:
-    energy, forces = calibrate_evaluation(noisy)
+def test_calibrations_scale_every_std_but_that_of_atoms(noisy: Evaluation) -> None:
+    (energy, forces, _), _ = calibrate_evaluation(noisy)
     calibrated = replace(noisy, energy_calibration=energy, forces_calibration=forces)
     assert calibrated.energy_std == pytest.approx(energy.scale * noisy.energy_std_raw)
-    assert calibrated.node_energy_std == pytest.approx(energy.scale * noisy.node_energy_std_raw)
+    np.testing.assert_array_equal(calibrated.node_energy_std, noisy.node_energy_std_raw)
     assert calibrated.forces_std == pytest.approx(forces.scale * noisy.forces_std_raw)
     summary = summarize(calibrated)
     for quantity in ("energy", "forces"):
@@ -201,8 +212,8 @@ def test_summary_is_the_measures_of_the_arrays(noisy: Evaluation) -> None:
     assert summary["forces_mae"] == pytest.approx(np.abs(error).mean())
     assert summary["forces_rmse"] == pytest.approx(np.sqrt((error**2).mean()))
     assert summary["forces_spearman"] == pytest.approx(spearmanr(std, np.abs(error)).statistic)
-    assert summary["forces_nll"] == pytest.approx(gaussian_nll(error, std))
-    assert summary["forces_crps"] == pytest.approx(gaussian_crps(error, std))
+    assert summary["forces_nll"] == pytest.approx(nll(error, std))
+    assert summary["forces_crps"] == pytest.approx(crps(error, std))
     assert summary["forces_sharpness"] == pytest.approx(np.sqrt((std**2).mean()))
     norms = [np.sqrt((values**2).sum(axis=1)) for values in (noisy.forces_std_raw, noisy.forces_error)]
     assert summary["forces_atom_spearman"] == pytest.approx(spearmanr(*norms).statistic)
@@ -213,7 +224,7 @@ def test_summary_is_the_measures_of_the_arrays(noisy: Evaluation) -> None:
 
 @pytest.mark.parametrize("method", ["isotonic", "conformal"])
 def test_intervals_of_the_calibration_are_used_for_coverage(uneven: Evaluation, method: str) -> None:
-    energy, forces = calibrate_evaluation(uneven, method)
+    (energy, forces, _), _ = calibrate_evaluation(uneven, method)
     summary = summarize(replace(uneven, energy_calibration=energy, forces_calibration=forces))
     for quantity in ("energy", "forces"):
         assert summary[f"{quantity}_calibration"] < 0.02
@@ -280,7 +291,7 @@ def test_keys_are_always_the_same_and_json_has_no_nan(noisy: Evaluation, stretch
     silent = HarmonicPairs(energy_std=None, forces_std=None)
     dataset = labelled(random_clusters(7, 1))
     full = summarize(noisy, stretched)
-    assert {key for key, value in full.items() if value is None} == {"stress_mae", "stress_rmse"}
+    assert {key for key, value in full.items() if value is None} == {key for key in full if key.startswith("stress_")}
     for summary in (
         summarize(noisy),
         summarize(evaluate_predictor(silent, dataset, name="no σ"), noisy),
@@ -305,8 +316,8 @@ def test_what_is_not_labelled_is_none(stretched: Evaluation) -> None:
         "forces_fpr95",
         "forces_std_zero",
     }
-    assert calibrate_evaluation(no_energies)[0] is None
-    assert calibrate_evaluation(no_forces)[1] is None
+    assert calibrate_evaluation(no_energies)[0].energy is None
+    assert calibrate_evaluation(no_forces)[0].forces is None
 
 
 def test_a_method_without_std_has_errors_only() -> None:
@@ -318,7 +329,7 @@ def test_a_method_without_std_has_errors_only() -> None:
     summary = summarize(evaluation)
     assert said(summary, "energy") == {"energy_mae", "energy_rmse", "energy_mae_per_atom", "energy_mae_ci"}
     assert said(summary, "forces") == {"forces_mae", "forces_rmse", "forces_mae_ci"}
-    with pytest.raises(DataError, match=r"silent.*labelled: energies and forces; σ from method 'harmonic': neither"):
+    with pytest.raises(DataError, match=r"silent.*labelled: energy and forces; σ from method 'harmonic': nothing"):
         calibrate_evaluation(evaluation)
 
 
@@ -348,7 +359,7 @@ def test_an_isolated_atom_has_exact_forces_and_no_say_in_their_std() -> None:
     for key in ("forces_calibration", "forces_nll", "forces_crps", "forces_spearman"):
         assert summary[key] == reference[key]
     assert summary["forces_mae"] == pytest.approx(reference["forces_mae"] * without.n_atoms / alone.n_atoms)
-    assert calibrate_evaluation(alone)[1] == calibrate_evaluation(without)[1]
+    assert calibrate_evaluation(alone)[0].forces == calibrate_evaluation(without)[0].forces
 
 
 def test_rounding_is_no_std() -> None:
@@ -370,12 +381,14 @@ def test_rounding_is_no_std() -> None:
 
 def test_all_std_zero_is_not_an_estimate() -> None:
     mute = HarmonicPairs(energy_std=0.0, forces_std=0.0)
-    evaluation = evaluate_predictor(mute, labelled(random_clusters(9, 12), noise=1.0), name="mute")
+    evaluation = evaluate_predictor(mute, labelled(random_clusters(9, 22), noise=1.0), name="mute")
     summary = summarize(evaluation)
-    assert summary["energy_std_zero"] == 12
+    assert summary["energy_std_zero"] == 22
     assert summary["energy_calibration"] is None
-    with pytest.raises(DataError, match="mute, energies: every held-out σ is zero"):
-        calibrate_evaluation(evaluation)
+    calibrations, reasons = calibrate_evaluation(evaluation)
+    assert calibrations == NO_CALIBRATIONS
+    assert reasons.keys() == {"energy", "forces"}
+    assert reasons["energy"].startswith("every held-out σ is zero")
 
 
 def test_sampled_force_std_of_one_batch_is_said_of_all() -> None:
@@ -411,17 +424,26 @@ def test_nothing_to_evaluate() -> None:
         evaluate_predictor(HarmonicPairs(), labelled(random_clusters(15, 2)), name="set", batch_size=0)
 
 
-def test_too_few_held_out_structures_are_named() -> None:
-    evaluation = evaluate_predictor(HarmonicPairs(), labelled(random_clusters(16, 4), noise=1.0), name="few.extxyz")
-    with pytest.raises(DataError, match=r"few\.extxyz, energies: calibration needs at least 10"):
-        calibrate_evaluation(evaluation)
+def test_many_components_of_few_structures_are_too_few() -> None:
+    """19 structures have 19 energies and over a hundred force components: neither is calibrated by one factor."""
+    evaluation = evaluate_predictor(HarmonicPairs(), labelled(random_clusters(16, 19), noise=1.0), name="few.extxyz")
+    assert evaluation.n_atoms > 60
+    calibrations, reasons = calibrate_evaluation(evaluation)
+    assert calibrations == NO_CALIBRATIONS
+    assert reasons["energy"] == reasons["forces"]
+    assert "at least 20 held-out structures with σ > 0, got 19; give more" in reasons["forces"]
+    assert "conformal, which needs 3" in reasons["forces"]
+    conformal, reasons = calibrate_evaluation(evaluation, "conformal")
+    assert reasons == {}
+    assert conformal.forces.multiplier(19 / 20) < np.inf
+    assert conformal.forces.multiplier(0.951) == np.inf
 
 
 def test_a_calibrated_predictor_is_refused() -> None:
     class Calibrated(HarmonicPairs):
         def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
             calibration = Calibration(method="scalar", scale=2.0, n_samples=10)
-            return calibrated(super().predict(graph, forces_std=forces_std), calibration, None)
+            return calibrated(super().predict(graph, forces_std=forces_std), Calibrations(energy=calibration))
 
     with pytest.raises(SigmaffError, match=r"set: σ .* already calibrated \(scalar\).* Uncalibrated\(model\)"):
         evaluate_predictor(Calibrated(), labelled(random_clusters(17, 3)), name="set")

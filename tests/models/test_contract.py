@@ -440,13 +440,14 @@ def test_serialization_round_trip_is_exact(model: Model, tmp_path: Path):
     model.forces_calibration = Calibration(
         method="quantile", scale=0.6, n_samples=90, coverages=(0.0, 0.5, 0.9), multipliers=(0.0, 0.7, 3.0)
     )
+    model.stress_calibration = Calibration(method="scalar", scale=3.0, n_samples=6, n_structures=1, scale_error=0.5)
     model.record = RunRecord.model_validate({"source": "here", "values": [1, 2.5]})
     save(model, tmp_path / "model.sigmaff")
     loaded = load(tmp_path / "model.sigmaff")
     graph = graph_of(ETHANOL, CRYSTAL)
     close(predicted(loaded, graph), predicted(model, graph), **NO_DIFFERENCE, equal_nan=True)
     assert type(loaded) is type(model)
-    for name in ("energy_calibration", "forces_calibration", "record"):
+    for name in ("calibrations", "record"):
         assert getattr(loaded, name) == getattr(model, name), name
     for one, other in zip(loaded.potentials, model.potentials, strict=True):
         assert (one.config, one.statistics) == (other.config, other.statistics)

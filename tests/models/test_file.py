@@ -29,6 +29,7 @@ from sigmaff.models.record import RunRecord
 Content = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
 
+STUDENT = Calibration(method="quantile", scale=2.5, n_samples=180, n_structures=30, scale_error=0.3, dof=7.5)
 ISOTONIC = Calibration(
     method="isotonic", scale=0.7, n_samples=30, coverages=(0.0, 0.4, 0.97), multipliers=(0.0, 0.61, 2.3)
 )
@@ -38,6 +39,7 @@ def build(dtype: torch.dtype = torch.float32) -> Potential:
     potential = build_potential(LNK_CONFIG, dtype)
     potential.energy_calibration = Calibration(method="quantile", scale=1 / 3, n_samples=20)
     potential.forces_calibration = ISOTONIC
+    potential.stress_calibration = STUDENT
     record = {"note": "σ in Å", "split": {"train": [0, 1]}, "value": 0.1 + 0.2, "none": None}
     potential.record = RunRecord.model_validate(record)
     return potential
@@ -85,7 +87,7 @@ def test_everything_comes_back(tmp_path: Path, dtype: torch.dtype) -> None:
     before, after = potential.state_dict(), again.state_dict()
     assert before.keys() == after.keys()
     assert all(value.dtype == after[name].dtype and torch.equal(value, after[name]) for name, value in before.items())
-    for name in ("config", "statistics", "energy_calibration", "forces_calibration", "record"):
+    for name in ("config", "statistics", "calibrations", "record"):
         assert getattr(again, name) == getattr(potential, name)
     graph = build_graph(ethanol(), potential.cutoff, dtype)
     for how in ("exact", "sampled"):
@@ -259,6 +261,8 @@ NAN, INFINITY = float("nan"), float("inf")
         change("energy_calibration", "scale", value=0.0),
         change("energy_calibration", "scale", value=NAN),
         change("energy_calibration", "n_samples", value=-1),
+        change("stress_calibration", "scale", value=-1.0),
+        change("stress_calibration", "dof", value=0.5),
         change("forces_calibration", "coverages", value=[0.0, 0.9, 0.4]),
         change("forces_calibration", "coverages", value=[0.0, 0.4, NAN]),
         change("forces_calibration", "coverages", value=[0.0, 0.4, 1.5]),

@@ -14,7 +14,14 @@ from sigmaff.errors import DataError
 from sigmaff.graph import batch_graphs, build_graph
 from sigmaff.heads import LNKConfig
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig
-from sigmaff.models.prediction import Calibration, Prediction, StructurePrediction, calibrated, concatenate
+from sigmaff.models.prediction import (
+    Calibration,
+    Calibrations,
+    Prediction,
+    StructurePrediction,
+    calibrated,
+    concatenate,
+)
 
 ELEMENTS = (1, 6, 8, 29)
 MOLECULES = [molecule(name) for name in ("CH3CH2OH", "H2O", "C6H6", "CH4")]
@@ -106,7 +113,14 @@ def test_every_tensor_of_a_prediction_is_joined_and_calibrated():
     assert {name: len(getattr(both, name)) for name in names} == {
         name: 2 if unit == "structure" else 4 for name, unit in per.items()
     }
-    scales = (Calibration(method="a", scale=2.0, n_samples=1), Calibration(method="b", scale=5.0, n_samples=1))
-    factors = {name: float(getattr(calibrated(single, *scales), name)[0]) for name in names}
-    expected = {"energy_std": 2.0, "node_energy_std": 2.0, "forces_std": 5.0, "stress_std": 5.0}
+    scales = Calibrations(*(Calibration(method=f"by {scale}", scale=scale, n_samples=1) for scale in (2.0, 5.0, 7.0)))
+    found = calibrated(single, scales)
+    factors = {name: float(getattr(found, name)[0]) for name in names}
+    expected = {"energy_std": 2.0, "forces_std": 5.0, "stress_std": 7.0}
     assert factors == dict.fromkeys(names, 1.0) | expected
+    assert found.provenance.calibrated == ("energy", "forces", "stress")
+
+
+def test_provenance_tells_which_std_are_calibrated(model: Model):
+    assert model.predict(MOLECULES[1]).provenance.calibrated == ("energy",)
+    assert model.predict_raw(build_graph(MOLECULES[1], model.cutoff)).provenance.calibrated == ()

@@ -263,8 +263,31 @@ def test_model_info_timings_and_meaning_are_shown(tmp_path, bare):
     }
     page = written(tmp_path, bare, model_info=info, timings={"Training": 95.25, "Fit": 301.0, "Step": 2e-5})
     assert "1, 6, 8" in re.sub(r"\s+", " ", page.text("td"))
-    for words in ("schnet", "95.2 s", "5.02 min", "20 µs", "4.2 ms", "epistemic", "quantile: raw σ × 0.5"):
+    for words in ("schnet", "95.2 s", "5.02 min", "20 µs", "4.2 ms", "epistemic", "raw σ × 0.5 (quantile, 900 errors)"):
         assert words in page.text("td")
+
+
+def test_stress_is_shown_where_it_has_labels_and_std(tmp_path, ethanol):
+    rng = np.random.default_rng(8)
+    std = rng.uniform(0.01, 0.03, (ethanol.n_structures, 6))
+    stress = rng.normal(size=std.shape)
+    crystals = replace(
+        ethanol,
+        stress=stress,
+        stress_predicted=stress + 3.0 * std * rng.normal(size=std.shape),
+        stress_std_raw=std,
+    )
+    raw = written(tmp_path, crystals)
+    assert "Calibration of the stress σ" in raw.text("th")
+    assert "none: σ is raw, not calibrated" in raw.text("td")
+    assert raw.count("figure") == written(tmp_path, ethanol, force=True).count("figure") + 2
+    factor = Calibration(method="scalar", scale=3.0, n_samples=240, n_structures=40, scale_error=0.2)
+    page = written(tmp_path, replace(crystals, stress_calibration=factor), force=True)
+    assert "raw σ × 3 ± 0.2 (scalar, 40 structures)" in page.text("td")
+    z = np.abs(crystals.stress_error) / (3.0 * std)
+    assert f"{100 * np.mean(z <= norm.ppf(0.975)):.1f}" in page.text("td")
+    unlabelled = written(tmp_path, replace(crystals, stress=None), force=True)
+    assert "Not shown for stress" in unlabelled.text("p")
 
 
 # --- what is not there

@@ -145,7 +145,8 @@ def test_force_trains_the_named_methods_again(compared: Workspace):
 def test_a_failed_method_is_reported_and_the_others_continue(tmp_path: Path):
     """36 structures are too few for 100 inducing points on structures."""
     ase.io.write(tmp_path / "data.extxyz", morse_frames(60, seed=1))
-    config = write_config(tmp_path / "run.yaml", ("training.max_epochs", 1))
+    split = ("data.split", {"n_train": 36, "n_validation": 20})
+    config = write_config(tmp_path / "run.yaml", ("training.max_epochs", 1), split)
     output = succeed("compare", config, "--methods", "svgp_dkl", "--methods", "latent_mahalanobis")
     assert "svgp_dkl has no result: " in output
     assert "set n_inducing to at most 36" in output.replace("\n", " ")

@@ -17,7 +17,7 @@ from sigmaff.runs import demo
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes alone differ from the real thing."""
-    sizes = {"N_ETHANOL": 40, "N_TRAIN": 20, "N_VALIDATION": 10, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1}
+    sizes = {"N_ETHANOL": 50, "N_TRAIN": 20, "N_VALIDATION": 20, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1}
     for name, size in (sizes | {"EQUILIBRATION": 5, "SAMPLE_EVERY": 3}).items():
         monkeypatch.setattr(demo, name, size)
 
@@ -44,7 +44,7 @@ def test_the_whole_demonstration(tmp_path: Path) -> None:
     """Taken up after the labelling of ethanol, then once more when all is done."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    ethanol = [frame for seed in range(2) for frame in demo.simulate("CH3CH2OH", 20, seed)]
+    ethanol = [frame for seed in range(2) for frame in demo.simulate("CH3CH2OH", 25, seed)]
     ase.io.write(folder / "ethanol.extxyz", ethanol)
     out = succeed("demo", "--output", folder)
     assert "AUROC" in out

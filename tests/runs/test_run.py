@@ -19,6 +19,7 @@ from sigmaff import load
 from sigmaff.config import read_config
 from sigmaff.heads import LNK
 from sigmaff.models.file import read_header
+from sigmaff.models.prediction import NO_CALIBRATIONS
 from sigmaff.runs import stages
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import run
@@ -66,7 +67,7 @@ def test_the_record_tells_how_the_model_was_made(workspace: Workspace) -> None:
     assert record.config["training"]["max_epochs"] == 15
     assert record.training.n_epochs == 15
     split = record.split.model_dump()
-    assert [len(split[part]) for part in ("train", "validation", "test")] == [36, 14, 10]
+    assert [len(split[part]) for part in ("train", "validation", "test")] == [30, 20, 10]
     assert sorted(split["train"] + split["validation"] + split["test"]) == list(range(60))
     assert record.metrics == json.loads((workspace / "run" / "metrics.json").read_text())
 
@@ -404,20 +405,29 @@ def test_an_element_that_only_the_validation_structures_have(tmp_path: Path) -> 
 def test_no_validation_structures(workspace: Workspace, tmp_path: Path) -> None:
     options = ("--output", tmp_path / "run", "--set", "data.split.n_validation=0")
     assert "data.split.n_validation is 0" in fail("train", workspace / "run.yaml", *options)
-    options = ("--output", tmp_path / "run", "--set", "data.split.n_validation=5")
-    assert "data.split.n_validation is 5, but calibrating" in fail("train", workspace / "run.yaml", *options)
     options = ("--output", tmp_path / "run", "--set", "data.split.n_train=60")
     assert "the data has 60 structures, too few for n_train = 60" in fail("train", workspace / "run.yaml", *options)
 
 
+def test_too_few_validation_structures_leave_std_raw_and_the_run_says_so(workspace: Workspace, tmp_path: Path) -> None:
+    options = ("--output", tmp_path / "run", *SHORT, "--set", "data.split.n_validation=19")
+    text = succeed("train", workspace / "run.yaml", *options)
+    assert "n_validation is 19: σ will not be calibrated, which takes 20 structures" in text
+    assert "σ of energy and forces is raw, not calibrated: calibration needs at least 20" in text
+    header = read_header(tmp_path / "run" / "model.sigmaff")
+    assert header.calibrations == NO_CALIBRATIONS
+    assert header.record.uncalibrated.keys() == {"energy", "forces"}
+    assert "raw, not calibrated" in succeed("info", tmp_path / "run" / "model.sigmaff")
+
+
 def test_nothing_left_to_test(workspace: Workspace, tmp_path: Path) -> None:
-    model = train(workspace, tmp_path / "run", *SHORT, "--set", "data.split.n_train=46")
+    model = train(workspace, tmp_path / "run", *SHORT, "--set", "data.split.n_train=40")
     assert read_header(model).record.split.test == []
     assert read_header(model).record.metrics is None
     assert not (tmp_path / "run" / "metrics.json").exists()
     succeed("info", model)
     assert "nothing was done" in succeed(
-        *("train", workspace / "run.yaml", "--output", tmp_path / "run"), *SHORT, "--set", "data.split.n_train=46"
+        *("train", workspace / "run.yaml", "--output", tmp_path / "run"), *SHORT, "--set", "data.split.n_train=40"
     )
 
 

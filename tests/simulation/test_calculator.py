@@ -88,8 +88,27 @@ def test_results_are_the_prediction(structure: Callable[[], Atoms], dtype: torch
         np.testing.assert_array_equal(results[name], tensor.numpy())
     assert ("stress" in results) == atoms.pbc.all()
     np.testing.assert_allclose(results["energies"].sum(), results["energy"], rtol=1e-12)
-    for name in results:
+    assert results["calibrated_uncertainties"] == "energy_uncertainty forces_uncertainty"
+    for name in results.keys() - {"calibrated_uncertainties"}:
         np.testing.assert_array_equal(atoms.calc.get_property(name, atoms), results[name])
+
+
+@pytest.mark.parametrize("structure", [ethanol, water_crystal])
+def test_a_user_sees_which_uncertainties_are_calibrated(structure: Callable[[], Atoms]) -> None:
+    potential, atoms = build_potential(LNK_CONFIG), structure()
+    atoms.calc = Calculator(potential)
+    atoms.get_forces()
+    assert atoms.calc.results["calibrated_uncertainties"] == "none"
+    raw = dict(atoms.calc.results)
+    potential.stress_calibration = Calibration(method="scalar", scale=3.0, n_samples=10)
+    atoms.calc = Calculator(potential)
+    atoms.get_forces()
+    found = atoms.calc.results
+    if atoms.pbc.all():
+        np.testing.assert_allclose(found["stress_uncertainty"], 3.0 * raw["stress_uncertainty"])
+    assert found["calibrated_uncertainties"] == ("stress_uncertainty" if atoms.pbc.all() else "none")
+    np.testing.assert_array_equal(found["forces_uncertainty"], raw["forces_uncertainty"])
+    np.testing.assert_array_equal(found["energies_uncertainty"], raw["energies_uncertainty"])
 
 
 def test_forces_are_finite_differences_of_the_energy(potential: Potential) -> None:

@@ -6,24 +6,25 @@ from sigmaff.audit import tolerances
 from sigmaff.audit.finding import NO_LABELS, Finding, judged, line, not_applicable
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, standardised_sizes
-from sigmaff.evaluation.samples import QUANTITIES, Sample
+from sigmaff.evaluation.samples import Sample
 from sigmaff.evaluation.summary import Summary, summarize
+from sigmaff.models.prediction import QUANTITIES
 
 NAME = "Confidence"
 MEASURES = (
     *("calibration", "calibration_raw", "nll", "crps", "ence", "sharpness", "spearman"),
     *("coverage_68", "coverage_95", "auroc", "fpr95"),
 )
-PLURALS = {"energy": "energies", "forces": "forces"}
+PLURALS = {"energy": "energies", "forces": "forces", "stress": "stress"}
 NO_STD = Finding(desideratum=NAME, verdict="fails", figure="no σ", sentence="The model provides no uncertainty.")
 
 
 def measure(evaluation: Evaluation | None, ood: Evaluation | None) -> Finding:
     """Measures of σ on labelled structures, and of σ against that of structures of another kind.
 
-    It holds where all of these do, for energies and for forces as far as there is a σ: the calibration score is at most
-    0.12 for energies and 0.05 for forces, or too small for these data to tell from perfect; Spearman's correlation of
-    σ and |error| is positive; the AUROC of σ, per atom for energies, is at least 0.9.
+    It holds where all of these do, for energies, forces and stress as far as there are labels and a σ: the calibration
+    score is at most 0.12 for energies and stress and 0.05 for forces, or too small for these data to tell from perfect;
+    Spearman's correlation of σ and |error| is positive; the AUROC of σ, per atom for energies, is at least 0.9.
     """
     if evaluation is None:
         return not_applicable(NAME, NO_LABELS)
@@ -62,10 +63,12 @@ def calibration_chance(sample: Sample) -> float:
 
 
 def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> tuple[str, str]:
-    """Figure and sentence; pairs of numbers are energies / forces."""
+    """Figure and sentence; numbers are energies / forces, and / stress where it has labels and a σ."""
+    shown = [name for name in QUANTITIES if name != "stress" or name in evaluation.samples]
+    names = " / ".join(PLURALS[name] for name in shown).capitalize()
 
     def pair(measure: str) -> str:
-        found = [summary.get(f"{quantity}_{measure}") for quantity in QUANTITIES]
+        found = [summary.get(f"{quantity}_{measure}") for quantity in shown]
         return " / ".join(f"{value:.2f}" if isinstance(value, float) else "–" for value in found)
 
     has_auroc = summary["energy_auroc"] is not None or summary["forces_auroc"] is not None
@@ -74,7 +77,7 @@ def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> 
         detection = f"AUROC of {ood.name} {pair('auroc')}, FPR95 {pair('fpr95')}"
     return (
         f"calibration {pair('calibration')}" + (f", AUROC {pair('auroc')}" if has_auroc else ""),
-        f"Energies / forces on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
+        f"{names} on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
         f"{pair('calibration')}, share within 95 % intervals {pair('coverage_95')}, Spearman of σ and |error| "
         f"{pair('spearman')}; {detection}.",
     )

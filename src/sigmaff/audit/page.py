@@ -139,4 +139,5 @@ PLOTS: dict[str, tuple[Callable[..., None], str]] = {
     "locality": (_draw_locality, "Energy σ of far copies of one structure, on logarithmic axes."),
     "calibration of energies": (_draw_calibration, figures.COVERAGE_CAPTION.format("energy")),
     "calibration of forces": (_draw_calibration, figures.COVERAGE_CAPTION.format("force")),
+    "calibration of stress": (_draw_calibration, figures.COVERAGE_CAPTION.format("stress")),
 }

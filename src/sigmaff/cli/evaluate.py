@@ -88,9 +88,8 @@ def calibrate(
     with progress() as terminal:
         fitted = sf.calibrate(loaded, Reading(**context.obj).labelled(data), method=method, listener=terminal)
     sf.save(loaded, output or model, force=output is None or force)
-    for name, calibration in zip(("energy", "forces"), fitted, strict=True):
-        if calibration is not None:
-            say(f"{name}: σ × {calibration.scale:.4g} ({calibration.method}, {calibration.n_samples} errors)")
+    for name, calibration in fitted._asdict().items():
+        say(f"{name}: {'σ is raw, not calibrated' if calibration is None else calibration}")
     say(f"model: {output or model}")
 
 

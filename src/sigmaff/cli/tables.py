@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ase.data import chemical_symbols
+from ase.units import GPa
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -10,7 +11,7 @@ from sigmaff.backbones import BackboneConfig
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
-from sigmaff.models.prediction import Calibration
+from sigmaff.models.prediction import QUANTITIES, Calibration
 from sigmaff.runs.compare import MethodResult, comparison_differences, comparison_rows
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
@@ -19,19 +20,21 @@ COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
 
 MAIN_COLUMNS = ("method", "MAE", "calibration", "AUROC", "ms")
 
-ROWS: tuple[tuple[str, str, str, str], ...] = (  # label, measure, unit of energies, unit of forces
-    ("MAE", "mae", "eV", "eV/Å"),
-    ("", "mae", "kcal/mol", "kcal/mol/Å"),
-    ("RMSE", "rmse", "eV", "eV/Å"),
-    ("calibration score", "calibration", "", ""),
-    ("  before calibration", "calibration_raw", "", ""),
-    ("  paper convention", "calibration_paper", "", ""),
-    ("coverage of 68 %", "coverage_68", "", ""),
-    ("coverage of 95 %", "coverage_95", "", ""),
-    ("NLL", "nll", "", ""),
-    ("CRPS", "crps", "eV", "eV/Å"),
-    ("Spearman σ, |error|", "spearman", "", ""),
-    ("AUROC of the --ood set", "auroc", "", ""),
+NO_UNITS = ("", "", "")
+UNITS = ("eV", "eV/Å", "eV/Å³")
+ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, measure, units of energies, forces and stress
+    ("MAE", "mae", UNITS),
+    ("", "mae", ("kcal/mol", "kcal/mol/Å", "GPa")),
+    ("RMSE", "rmse", UNITS),
+    ("calibration score", "calibration", NO_UNITS),
+    ("  before calibration", "calibration_raw", NO_UNITS),
+    ("  paper convention", "calibration_paper", NO_UNITS),
+    ("coverage of 68 %", "coverage_68", NO_UNITS),
+    ("coverage of 95 %", "coverage_95", NO_UNITS),
+    ("NLL", "nll", NO_UNITS),
+    ("CRPS", "crps", UNITS),
+    ("Spearman σ, |error|", "spearman", NO_UNITS),
+    ("AUROC of the --ood set", "auroc", NO_UNITS),
 )
 
 
@@ -42,15 +45,13 @@ def plain_table(*columns: Column) -> Table:
 
 def metrics_table(summary: Summary, title: str) -> Table:
     """The main metrics of an evaluation; the JSON file has all."""
-    columns = ("", Column("energy", justify="right"), Column("forces", justify="right"))
+    shown = [name for name in QUANTITIES if name != "stress" or summary.get("stress_mae") is not None]
+    columns = [Column(""), *(Column(name, justify="right") for name in shown)]
     table = Table(*columns, title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
-    for label, measure, energy_unit, forces_unit in ROWS:
-        energy, forces = summary.get(f"energy_{measure}"), summary.get(f"forces_{measure}")
-        if energy is not None or forces is not None:
-            table.add_row(label, _value(energy, energy_unit), _value(forces, forces_unit))
-    if summary.get("stress_mae") is not None:
-        mae, rmse = (_value(summary[f"stress_{measure}"], "eV/Å³") for measure in ("mae", "rmse"))
-        table.caption = f"stress: MAE {mae}, RMSE {rmse}"
+    for label, measure, units in ROWS:
+        values = [summary.get(f"{quantity}_{measure}") for quantity in shown]
+        if any(value is not None for value in values):
+            table.add_row(label, *(_value(value, unit) for value, unit in zip(values, units, strict=False)))
     return table
 
 
@@ -76,8 +77,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
             f"{chemical_symbols[number]} {energy:.6f} eV" for number, energy in statistics.reference_energies.items()
         ),
         "trained on": f"{statistics.n_structures} structures",
-        "energy σ": _calibration(header.energy_calibration),
-        "forces σ": _calibration(header.forces_calibration),
+        **{f"{name} σ": _calibration(found) for name, found in header.calibrations._asdict().items()},
         "made": f"{record.date or 'date unknown,'} by sigmaff {header.library_version}",
     }
     metrics = record.metrics or {}
@@ -147,13 +147,11 @@ def _sampling(header: Header) -> dict[str, str]:
 
 
 def _calibration(calibration: Calibration | None) -> str:
-    if calibration is None:
-        return "raw, not calibrated"
-    return f"calibrated ({calibration.method}, × {calibration.scale:.4g}, on {calibration.n_samples} errors)"
+    return "raw, not calibrated" if calibration is None else f"calibrated: {calibration}"
 
 
 def _value(value: object, unit: str) -> str:
     if not isinstance(value, float | int):
         return "–"
-    size = KCAL_PER_MOL if unit.startswith("kcal") else 1.0
+    size = {"kcal/mol": KCAL_PER_MOL, "kcal/mol/Å": KCAL_PER_MOL, "GPa": GPa}.get(unit, 1.0)
     return f"{value / size:.4g} {unit}" if unit else f"{value:.4f}"

@@ -5,9 +5,10 @@ from typing import Literal
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibration import CalibrationMethod
-from sigmaff.evaluation.evaluate import Evaluation, calibrate_evaluation, evaluate
+from sigmaff.evaluation.evaluate import calibrate_evaluation, evaluate
 from sigmaff.files import file_digest
 from sigmaff.models import Model
+from sigmaff.models.prediction import Quantity
 from sigmaff.progress import Listener
 
 Part = Literal["train", "validation", "test"]
@@ -15,13 +16,19 @@ Part = Literal["train", "validation", "test"]
 
 def calibrate(
     model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: Listener | None = None
-) -> Evaluation:
-    """Fit the model's calibrations on held-out structures and keep them in it."""
+) -> dict[Quantity, str]:
+    """Fit the model's calibrations on held-out structures and keep them in it.
+
+    The σ of a quantity that cannot be calibrated stays raw. Returns the reason for each, and warns of them.
+    """
     listener = listener or Listener()
     listener.stage("calibrating σ")
     evaluation = evaluate(model, dataset, name="held out", listener=listener)
-    model.energy_calibration, model.forces_calibration = calibrate_evaluation(evaluation, method)
-    return evaluation
+    model.calibrations, reasons = calibrate_evaluation(evaluation, method)
+    for reason in dict.fromkeys(reasons.values()):
+        quantities = " and ".join(quantity for quantity, other in reasons.items() if other == reason)
+        listener.warn(f"σ of {quantities} is raw, not calibrated: {reason}")
+    return reasons
 
 
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:

@@ -6,28 +6,33 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from ase.stress import full_3x3_to_voigt_6_stress
 from torch import Tensor
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration
 from sigmaff.evaluation.metrics import FloatArray
-from sigmaff.evaluation.samples import IntArray, Quantity, Sample
+from sigmaff.evaluation.samples import IntArray, Sample
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.models import Model, Uncalibrated
 from sigmaff.models.prediction import (
+    NO_CALIBRATIONS,
+    QUANTITIES,
     UNCALIBRATED,
     Calibration,
+    Calibrations,
     ForceStdMethod,
     Prediction,
     Predictor,
     Provenance,
+    Quantity,
     concatenate,
 )
 from sigmaff.progress import Listener
 
 RESOLUTION = 1e-5
-"""Of force σ, in units of its rms. A σ is the root of a difference: of the seven digits of float32 it keeps half."""
+"""Of σ of components, in units of its rms. It is the root of a difference: of float32's seven digits it keeps half."""
 
 
 class LabelledGraphs(Protocol):
@@ -53,9 +58,12 @@ class Evaluation:
     forces_predicted: FloatArray  # (n_atoms, 3)
     forces_std_raw: FloatArray | None  # (n_atoms, 3)
     node_energy_std_raw: FloatArray | None = None  # (n_atoms,)
-    stress_error: FloatArray | None = None  # (n_structures, 3, 3) predicted minus true, eV/Å³
+    stress: FloatArray | None = None  # (n_structures, 6) true, eV/Å³, ASE's order; rows are NaN without a cell
+    stress_predicted: FloatArray | None = None  # (n_structures, 6)
+    stress_std_raw: FloatArray | None = None  # (n_structures, 6)
     energy_calibration: Calibration = UNCALIBRATED
     forces_calibration: Calibration = UNCALIBRATED
+    stress_calibration: Calibration = UNCALIBRATED
     provenance: Provenance  # of the raw σ
     seconds_per_structure: float = 0.0  # spent in the model
 
@@ -93,27 +101,51 @@ class Evaluation:
         return _scaled(self.forces_std_raw, self.forces_calibration)
 
     @property
+    def stress_std(self) -> FloatArray | None:
+        """σ, (n_structures, 6): raw where stress was not calibrated."""
+        return _scaled(self.stress_std_raw, self.stress_calibration)
+
+    @property
+    def stress_error(self) -> FloatArray | None:
+        """Predicted minus true, (n_structures, 6); ``None`` if no structure has both."""
+        if self.stress is None or self.stress_predicted is None:
+            return None
+        error = self.stress_predicted - self.stress
+        return None if np.isnan(error).all() else error
+
+    @property
     def node_energy_std(self) -> FloatArray | None:
-        """Calibrated σ of each atom's share of the energy, (n_atoms,); it shares the energy's calibration."""
-        return _scaled(self.node_energy_std_raw, self.energy_calibration)
+        """How unusual an atom's surroundings are, eV, (n_atoms,): raw, for colouring; see ``Prediction``."""
+        return self.node_energy_std_raw
+
+    def compared(self, quantity: Quantity) -> tuple[FloatArray, FloatArray, IntArray] | None:
+        """Errors, raw σ and structure of each component, (n,) each; ``None`` without labels or without σ."""
+        each = np.arange(self.n_structures)
+        found: dict[Quantity, tuple[FloatArray | None, FloatArray | None, IntArray]] = {
+            "energy": (self.energy_error, self.energy_std_raw, each),
+            "forces": (self.forces_error, self.forces_std_raw, np.repeat(self.structure_index, 3)),
+            "stress": (self.stress_error, self.stress_std_raw, np.repeat(each, 6)),
+        }
+        errors, std, structure = found[quantity]
+        if errors is None or std is None:
+            return None
+        known = ~np.isnan(errors.ravel())  # structures without a cell have no stress
+        return errors.ravel()[known], std.ravel()[known], structure[known]
 
     @property
     def samples(self) -> dict[Quantity, Sample]:
         """Errors and σ, pooled, for each quantity that has labels and a σ > 0."""
-        n, components = np.arange(self.n_structures), np.repeat(self.structure_index, 3)
-        quantities: tuple[tuple[Quantity, FloatArray | None, FloatArray | None, IntArray, Calibration], ...] = (
-            ("energy", self.energy_error, self.energy_std_raw, n, self.energy_calibration),
-            ("forces", self.forces_error, self.forces_std_raw, components, self.forces_calibration),
-        )
+        calibrations = (self.energy_calibration, self.forces_calibration, self.stress_calibration)
         samples = {}
-        for name, errors, std, structure, calibration in quantities:
-            if errors is not None and std is not None and (std > 0).any():
-                kept = std.ravel() > 0
+        for name, calibration in zip(QUANTITIES, calibrations, strict=True):
+            found = self.compared(name)
+            if found is not None and (found[1] > 0).any():
+                errors, std, structure = found
                 samples[name] = Sample(
                     quantity=name,
-                    errors=errors.ravel()[kept],
-                    std_raw=std.ravel()[kept],
-                    structure=structure[kept],
+                    errors=errors[std > 0],
+                    std_raw=std[std > 0],
+                    structure=structure[std > 0],
                     calibration=calibration,
                 )
         return samples
@@ -155,8 +187,7 @@ def evaluate(
         name=name,
         batch_size=dataset.batch_size(batch_size),
         forces_std=forces_std,
-        energy_calibration=model.energy_calibration or UNCALIBRATED,
-        forces_calibration=model.forces_calibration or UNCALIBRATED,
+        calibrations=model.calibrations,
         listener=listener,
     )
 
@@ -168,8 +199,7 @@ def evaluate_predictor(
     name: str,
     batch_size: int = 32,
     forces_std: ForceStdMethod = "auto",
-    energy_calibration: Calibration = UNCALIBRATED,
-    forces_calibration: Calibration = UNCALIBRATED,
+    calibrations: Calibrations = NO_CALIBRATIONS,
     listener: Listener | None = None,
 ) -> Evaluation:
     """As ``evaluate``, of anything that predicts raw σ; the calibrations are kept beside the raw σ."""
@@ -192,8 +222,9 @@ def evaluate_predictor(
         listener.advance(stop, len(dataset))
     evaluation = replace(
         _compared(name, graphs, labels, predictions),
-        energy_calibration=energy_calibration,
-        forces_calibration=forces_calibration,
+        energy_calibration=calibrations.energy or UNCALIBRATED,
+        forces_calibration=calibrations.forces or UNCALIBRATED,
+        stress_calibration=calibrations.stress or UNCALIBRATED,
         seconds_per_structure=seconds / len(dataset),
     )
     _check(evaluation)
@@ -219,7 +250,9 @@ def _compared(
         forces_predicted=_float64(prediction.forces),
         forces_std_raw=_resolved(_joined([prediction.forces_std])),
         node_energy_std_raw=_joined([prediction.node_energy_std]),
-        stress_error=_difference(_joined([prediction.stress]), _joined([known.stress for known in labels])),
+        stress=_voigt(_joined([known.stress for known in labels])),
+        stress_predicted=_voigt(_joined([prediction.stress])),
+        stress_std_raw=_resolved(_voigt(_joined([prediction.stress_std]))),
         provenance=next(sampled, prediction.provenance),  # "sampled" if one batch was
     )
 
@@ -234,34 +267,31 @@ def _require_raw(prediction: Prediction, name: str) -> None:
 
 def calibrate_evaluation(
     evaluation: Evaluation, method: CalibrationMethod = "auto"
-) -> tuple[Calibration | None, Calibration | None]:
-    """Calibrations of energies and of force components, fitted on held-out structures.
+) -> tuple[Calibrations, dict[Quantity, str]]:
+    """Calibrations fitted on held-out structures, and for quantities that cannot be calibrated the reason.
 
-    ``None`` for a quantity without labels or without σ.
+    A quantity without labels or without σ has neither.
     """
-    pairs = (
-        ("energies", evaluation.energy_error, evaluation.energy_std_raw),
-        ("forces", evaluation.forces_error, evaluation.forces_std_raw),
-    )
-    if all(error is None or std is None for _, error, std in pairs):
-        labelled = " and ".join(name for name, error, _ in pairs if error is not None) or "neither"
-        with_std = " and ".join(name for name, _, std in pairs if std is not None) or "neither"
+    fitted: dict[Quantity, Calibration] = {}
+    reasons: dict[Quantity, str] = {}
+    for quantity in QUANTITIES:
+        found = evaluation.compared(quantity)
+        if found is None:
+            continue
+        try:
+            fitted[quantity] = fit_calibration(*found, method)
+        except DataError as problem:
+            reasons[quantity] = str(problem)
+    if not fitted and not reasons:
+        labels = {"energy": evaluation.energy, "forces": evaluation.forces, "stress": evaluation.stress}
+        stds = (evaluation.energy_std_raw, evaluation.forces_std_raw, evaluation.stress_std_raw)
+        labelled = " and ".join(name for name, true in labels.items() if true is not None) or "nothing"
+        with_std = " and ".join(name for name, std in zip(labels, stds, strict=True) if std is not None) or "nothing"
         raise DataError(
-            f"{evaluation.name}: calibration needs labels and a σ for energies or for forces; "
+            f"{evaluation.name}: calibration needs labels and a σ for energies, forces or stress; "
             f"labelled: {labelled}; σ from method {evaluation.provenance.method!r}: {with_std}"
         )
-    energy, forces = (
-        None if error is None or std is None else _fit(f"{evaluation.name}, {quantity}", error, std, method)
-        for quantity, error, std in pairs
-    )
-    return energy, forces
-
-
-def _fit(where: str, error: FloatArray, std_raw: FloatArray, method: CalibrationMethod) -> Calibration:
-    try:
-        return fit_calibration(error, std_raw, method)
-    except DataError as problem:
-        raise DataError(f"{where}: {problem}") from None
+    return Calibrations(**fitted), reasons
 
 
 def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:
@@ -278,19 +308,17 @@ def _joined(tensors: Sequence[Tensor | None]) -> FloatArray | None:
     return np.concatenate(present) if len(present) == len(tensors) else None
 
 
+def _voigt(stress: FloatArray | None) -> FloatArray | None:
+    """The six components of symmetric tensors: (n_structures, 3, 3) -> (n_structures, 6)."""
+    return None if stress is None else full_3x3_to_voigt_6_stress(stress)
+
+
 def _resolved(std: FloatArray | None) -> FloatArray | None:
-    """σ with 0 in place of rounding, as of forces that vanish by symmetry."""
-    if std is None:
-        return None
-    rounding = (std >= 0) & (std <= RESOLUTION * np.sqrt(np.square(std).mean()))
+    """σ with 0 in place of rounding, as of forces that vanish by symmetry. NaN: there is none."""
+    if std is None or np.isnan(std).all():
+        return std
+    rounding = (std >= 0) & (std <= RESOLUTION * np.sqrt(np.nanmean(np.square(std))))
     return np.where(rounding, 0.0, std)
-
-
-def _difference(predicted: FloatArray | None, true: FloatArray | None) -> FloatArray | None:
-    """``None`` if a structure has no label or no prediction."""
-    if predicted is None or true is None or not np.isfinite(predicted).all():
-        return None
-    return predicted - true
 
 
 def _check(evaluation: Evaluation) -> None:
@@ -301,11 +329,13 @@ def _check(evaluation: Evaluation) -> None:
         if key == "energy_predicted" and evaluation.energy is None:
             continue  # an unknown element has a σ, but no energy
         wrong = ~np.isfinite(values)
+        if key.startswith("stress"):
+            wrong[np.isnan(values).all(axis=1)] = False  # a structure without a cell has no stress
         if key.endswith("std_raw"):
             wrong |= values < 0
         if wrong.any():
             row = int(np.argwhere(wrong)[0, 0])
-            per_structure = key.startswith("energy")
+            per_structure = key.startswith(("energy", "stress"))
             structure = row if per_structure else int(evaluation.structure_index[row])
             raise DataError(
                 f"{evaluation.name}: {key} of structure {structure} is {values[wrong].flat[0]}; "

@@ -16,12 +16,11 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from sigmaff.models.prediction import UNCALIBRATED, Calibration
-
-FloatArray = npt.NDArray[np.float64]
+from sigmaff.evaluation.distribution import reported_distribution
+from sigmaff.models.prediction import UNCALIBRATED, Calibration, FloatArray
 
 CALIBRATION_LEVELS: FloatArray = np.arange(1, 10) / 10
 """The nominal coverages .1, .2 … .9 of the calibration score."""
@@ -91,26 +90,28 @@ def miscalibration_area(errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Ca
     return float(np.abs(nominal - observed_coverage(errors, std, nominal, intervals)).mean())
 
 
-# --- Gaussian scores and σ in bins
+# --- scores of the reported distribution, and σ in bins
 
 
-def gaussian_nll(errors: npt.ArrayLike, std: npt.ArrayLike) -> float:
-    """Mean of ½ ln(2πσ²) + e²/2σ²; can be negative, and infinite where σ is vanishingly small."""
+def nll(errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Calibration = UNCALIBRATED) -> float:
+    """Mean negative log-density of the distribution with these intervals; for a Gaussian ½ ln(2πσ²) + e²/2σ².
+
+    It can be negative, and infinite where σ is vanishingly small. ``sigmaff.evaluation.distribution`` says what the
+    density is where a calibration has knots.
+    """
     sizes, sigma = standardised_sizes(errors, std), positive_std(std)
-    with np.errstate(over="ignore"):
-        return float((0.5 * np.log(2 * np.pi) + np.log(sigma) + 0.5 * np.square(sizes)).mean())
+    return float((np.log(sigma) - reported_distribution(intervals).log_density(sizes)).mean())
 
 
-def gaussian_crps(errors: npt.ArrayLike, std: npt.ArrayLike) -> float:
-    """Continuous ranked probability score ∫(F(x) − 1[x ≥ y])² dx of N(prediction, σ²), in the errors' unit.
+def crps(errors: npt.ArrayLike, std: npt.ArrayLike, intervals: Calibration = UNCALIBRATED) -> float:
+    """Mean continuous ranked probability score ∫(F(x) − 1[x ≥ y])² dx of the same distribution, in the errors' unit.
 
-    With z = |e|/σ it is the mean of σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π]; it tends to the MAE as σ → 0.
+    For a Gaussian with z = |e|/σ it is σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π]; it tends to the MAE as σ → 0.
     """
     sizes, sigma, absolute = standardised_sizes(errors, std), positive_std(std), np.abs(pooled(errors))
-    with np.errstate(over="ignore"):
-        density = np.exp(-0.5 * np.square(sizes)) / np.sqrt(2 * np.pi)
-    spread = sigma * (2 * density - 1 / np.sqrt(np.pi))
-    return float((absolute * (2 * ndtr(sizes) - 1) + spread).mean())
+    inside = np.isfinite(sizes)
+    scores = sigma * reported_distribution(intervals).crps(np.where(inside, sizes, 0.0))
+    return float(np.where(inside, scores, absolute).mean())
 
 
 def ence(errors: npt.ArrayLike, std: npt.ArrayLike, n_bins: int = 10) -> float:

@@ -1,17 +1,15 @@
 """Errors together with their σ: what every measure and every figure of σ is computed from."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from sigmaff.evaluation.metrics import FloatArray, calibration_score, observed_coverage
-from sigmaff.models.prediction import UNCALIBRATED, Calibration
+from sigmaff.models.prediction import UNCALIBRATED, Calibration, Quantity
 
 IntArray = npt.NDArray[np.int64]
-Quantity = Literal["energy", "forces"]
-QUANTITIES: tuple[Quantity, ...] = ("energy", "forces")
+UNITS: dict[Quantity, str] = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +17,18 @@ class Sample:
     """Errors of one quantity that have σ > 0, pooled; a force that vanishes by symmetry has σ = 0."""
 
     quantity: Quantity
-    errors: FloatArray  # (n,) eV or eV/Å
+    errors: FloatArray  # (n,) eV, eV/Å or eV/Å³
     std_raw: FloatArray  # (n,)
     structure: IntArray  # (n,) the structure of each error
     calibration: Calibration
 
     @property
     def name(self) -> str:
-        return "energy" if self.quantity == "energy" else "force"
+        return "force" if self.quantity == "forces" else self.quantity
 
     @property
     def unit(self) -> str:
-        return "eV" if self.quantity == "energy" else "eV/Å"
+        return UNITS[self.quantity]
 
     @property
     def std(self) -> FloatArray:

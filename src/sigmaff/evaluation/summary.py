@@ -10,18 +10,20 @@ import numpy.typing as npt
 from sigmaff.evaluation import metrics
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import FloatArray
-from sigmaff.evaluation.samples import QUANTITIES, IntArray, Quantity, Sample
+from sigmaff.evaluation.samples import IntArray, Sample
+from sigmaff.models.prediction import QUANTITIES, Quantity
 
 Comparison = Callable[[FloatArray, FloatArray], float]
 Summary = dict[str, float | int | list[float] | None]
 
 
 def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
-    """Every measure of ``sigmaff.evaluation.metrics``, for energies and for force components, in eV and Å.
+    """Every measure of ``sigmaff.evaluation.metrics``, for energies, force and stress components, in eV and Å.
 
     The keys are always the same; ``None`` means undefined: no label, no σ, or no OOD set.
 
-    - ``_raw``: before calibration; ``_paper``: the per-sample average.
+    - ``_nll`` and ``_crps`` score the distribution that is reported: that of the calibration's intervals.
+    - ``_raw``: before calibration, with Gaussian intervals; ``_paper``: the per-sample average.
     - ``_ci``: 95 % bootstrap interval over structures. Resampling adds chance to a calibration score, so
       near its finite-sample floor the interval may lie above the score itself. ``_auroc_ci``: score interval,
       which is not a point at an AUROC of 1 (``metrics.auroc_interval``).
@@ -38,6 +40,7 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
         "energy_mae_per_atom": _error(evaluation.per_atom(evaluation.energy_error), metrics.mae),
         "energy_std_zero": _n_zero(evaluation.energy_std_raw),
         "forces_std_zero": _n_zero(evaluation.forces_std_raw),
+        "stress_std_zero": _n_zero(evaluation.stress_std_raw),
         **{
             f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
             for quantity in QUANTITIES
@@ -56,9 +59,9 @@ STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "miscalibration_area": lambda s: metrics.miscalibration_area(s.errors, s.std, s.calibration),
     "coverage_68": lambda s: float(s.coverage([metrics.ONE_SIGMA])[0]),
     "coverage_95": lambda s: float(s.coverage([0.95])[0]),
-    "nll": lambda s: metrics.gaussian_nll(s.errors, s.std),
-    "nll_raw": lambda s: metrics.gaussian_nll(s.errors, s.std_raw),
-    "crps": lambda s: metrics.gaussian_crps(s.errors, s.std),
+    "nll": lambda s: metrics.nll(s.errors, s.std, s.calibration),
+    "nll_raw": lambda s: metrics.nll(s.errors, s.std_raw),
+    "crps": lambda s: metrics.crps(s.errors, s.std, s.calibration),
     "ence": lambda s: metrics.ence(s.errors, s.std),
     "sharpness": lambda s: metrics.sharpness(s.std),
     "spearman": lambda s: metrics.spearman(s.std, s.sizes),
@@ -77,8 +80,13 @@ def _error(errors: FloatArray | None, measure: Callable[[FloatArray], float]) ->
 
 def _errors(evaluation: Evaluation | None, *quantities: str) -> Summary:
     """MAE and RMSE of each quantity."""
-    errors = {name: None if evaluation is None else getattr(evaluation, f"{name}_error") for name in quantities}
+    errors = {name: None if evaluation is None else _known(getattr(evaluation, f"{name}_error")) for name in quantities}
     return {f"{name}_{m.__name__}": _error(errors[name], m) for name in quantities for m in (metrics.mae, metrics.rmse)}
+
+
+def _known(errors: FloatArray | None) -> FloatArray | None:
+    """Without the stress of structures that have no cell, which is NaN."""
+    return None if errors is None else errors[~np.isnan(errors)]
 
 
 def _n_zero(std_raw: FloatArray | None) -> int | None:
@@ -101,6 +109,7 @@ def _intervals(evaluation: Evaluation, samples: Mapping[Quantity, Sample]) -> Su
     return {
         "energy_mae_ci": _mae_interval(evaluation.energy_error, n),
         "forces_mae_ci": _mae_interval(evaluation.forces_error, components),
+        "stress_mae_ci": _mae_interval(evaluation.stress_error, np.repeat(n, 6)),
         **{f"{name}_calibration_ci": _calibration_interval(samples.get(name)) for name in QUANTITIES},
         **{f"{name}_spearman_ci": _spearman_interval(samples.get(name)) for name in QUANTITIES},
     }
@@ -109,7 +118,8 @@ def _intervals(evaluation: Evaluation, samples: Mapping[Quantity, Sample]) -> Su
 def _mae_interval(errors: FloatArray | None, structure: IntArray) -> list[float] | None:
     if errors is None:
         return None
-    return _interval(mean_of_sums, by_structure(structure, np.abs(errors).ravel()))
+    known = ~np.isnan(errors.ravel())
+    return _interval(mean_of_sums, by_structure(structure[known], np.abs(errors).ravel()[known]))
 
 
 def _calibration_interval(sample: Sample | None) -> list[float] | None:
@@ -185,7 +195,7 @@ def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
         **{f"{key}_ci": interval(value) for key, value in aurocs.items()},
         "energy_fpr95": compare(metrics.fpr_at_tpr, energy_std_per_atom),
         "forces_fpr95": compare(metrics.fpr_at_tpr, forces_std_rms),
-        **{f"{name}_spearman_with_ood": _joint_spearman(name, evaluation, ood) for name in QUANTITIES},
+        **{f"{name}_spearman_with_ood": _joint_spearman(name, evaluation, ood) for name in ("energy", "forces")},
         "ood_n_structures": None if ood is None else ood.n_structures,
         **{f"ood_{key}": value for key, value in _errors(ood, "energy", "forces").items()},
     }

@@ -23,12 +23,12 @@ from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
-from sigmaff.models.prediction import Calibration
+from sigmaff.models.prediction import Calibration, Calibrations
 from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 4
-"""4: centred linear kernels. 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and
-dropout. All versions load."""
+"""4: centred linear kernels, calibration of stress, structures and standard errors of calibrations. 3: precision of each
+network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
 
@@ -72,6 +72,7 @@ class Header(Part):
     library_version: str
     energy_calibration: Calibration | None
     forces_calibration: Calibration | None
+    stress_calibration: Calibration | None = None  # files up to format 3 have none: their stress σ is raw
     record: Annotated[RunRecord, BeforeValidator(_readable)]
     mc_dropout: MonteCarloDropoutConfig | None = None
     other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
@@ -80,13 +81,19 @@ class Header(Part):
     def parts(self) -> list[Part]:
         return [self, *self.other_members]
 
-    @field_validator("energy_calibration", "forces_calibration")
+    @property
+    def calibrations(self) -> Calibrations:
+        return Calibrations(self.energy_calibration, self.forces_calibration, self.stress_calibration)
+
+    @field_validator("energy_calibration", "forces_calibration", "stress_calibration")
     @classmethod
     def _usable_calibration(cls, calibration: Calibration | None) -> Calibration | None:
         if calibration is None:
             return None
         if not 0 < calibration.scale < math.inf or calibration.n_samples < 0:
             raise ValueError("the factor of σ is not a positive finite number")
+        if calibration.dof is not None and not 1 < calibration.dof < math.inf:
+            raise ValueError("the degrees of freedom are not a finite number above 1")
         coverages, multipliers = calibration.coverages or (), calibration.multipliers or ()
         if len(coverages) != len(multipliers):
             raise ValueError("coverages and multipliers are not of one length")
@@ -109,6 +116,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         library_version=version("sigmaff"),
         energy_calibration=model.energy_calibration,
         forces_calibration=model.forces_calibration,
+        stress_calibration=model.stress_calibration,
         record=model.record,
         mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
         other_members=others,
@@ -128,8 +136,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     header, tensors = _read(path)
     parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
-    model.energy_calibration = header.energy_calibration
-    model.forces_calibration = header.forces_calibration
+    model.calibrations = header.calibrations
     model.record = header.record
     return _moved(model, device).eval().requires_grad_(False)
 

@@ -15,6 +15,7 @@ from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.prediction import (
     Calibration,
+    Calibrations,
     ForceStdMethod,
     Prediction,
     StdKind,
@@ -36,6 +37,7 @@ class Model(nn.Module, ABC):
         super().__init__()
         self.energy_calibration: Calibration | None = None
         self.forces_calibration: Calibration | None = None
+        self.stress_calibration: Calibration | None = None
         self.record = RunRecord()
 
     @property
@@ -63,6 +65,15 @@ class Model(nn.Module, ABC):
         """What its σ is; ``None`` if it has none. Repeated predictions add an epistemic σ to that of the potentials."""
         kinds = {potential.kind for potential in self.potentials}
         return "epistemic" if kinds <= {None, "epistemic"} else "total"
+
+    @property
+    def calibrations(self) -> Calibrations:
+        """Of energies, forces and stress; ``None`` for each whose σ is raw."""
+        return Calibrations(self.energy_calibration, self.forces_calibration, self.stress_calibration)
+
+    @calibrations.setter
+    def calibrations(self, fitted: Calibrations) -> None:
+        self.energy_calibration, self.forces_calibration, self.stress_calibration = fitted
 
     @property
     def n_parameters(self) -> int:
@@ -137,7 +148,7 @@ class Model(nn.Module, ABC):
         forces_std: ForceStdMethod = "auto",
         batch_size: int = 32,
     ) -> Prediction | StructurePrediction | list[StructurePrediction]:
-        """Energies, forces and calibrated σ in eV and Å.
+        """Energies, forces and σ in eV and Å. ``provenance.calibrated`` names the quantities whose σ is calibrated.
 
         Arguments:
             structures: an ASE structure gives one ``StructurePrediction`` (NumPy), a sequence a list of them, and an
@@ -147,7 +158,7 @@ class Model(nn.Module, ABC):
         """
         if isinstance(structures, AtomicGraph):
             raw = self.predict_raw(structures, forces_std=forces_std)
-            return calibrated(raw, self.energy_calibration, self.forces_calibration)
+            return calibrated(raw, self.calibrations)
         if isinstance(structures, Atoms):
             return self.predict([structures], forces_std=forces_std)[0]
         if not structures:

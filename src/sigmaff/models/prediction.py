@@ -3,17 +3,21 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
 
 FloatArray = npt.NDArray[np.float64]
+
+Quantity = Literal["energy", "forces", "stress"]
+QUANTITIES: tuple[Quantity, ...] = ("energy", "forces", "stress")
+"""What has a σ that can be compared with errors, and a calibration of its own."""
 
 ForceStdMethod = Literal["auto", "exact", "sampled", "none"]
 """How to compute force σ.
@@ -54,12 +58,11 @@ class Provenance:
     kind: StdKind | None = None  # None: the method has no σ
     covariance: Covariance | None = None  # between the atoms of a structure
     forces_std: ForceStdSource | None = None
-    calibration: str | None = None  # None: raw
+    calibration: str | None = None  # the methods; None: raw
+    calibrated: tuple[Quantity, ...] = ()  # whose σ is calibrated; that of all others is raw
 
 
-def _per(
-    unit: Literal["structure", "atom"], *, std: Literal["energy", "forces"] | None = None, absolute: bool = False
-) -> dict[str, Any]:
+def _per(unit: Literal["structure", "atom"], *, std: Quantity | None = None, absolute: bool = False) -> dict[str, Any]:
     """What the first axis counts, which calibration rescales it, and whether it contains reference energies."""
     return {"per": unit, "calibration": std, "absolute": absolute}
 
@@ -70,6 +73,9 @@ class Prediction:
 
     Shapes are (n_structures, ...) or (n_atoms, ...), as the metadata of a field says: a number for each energy, 3
     components for forces, 3 × 3 for stress; members and samples are the last axis. Energies are float64.
+
+    ``node_energy_std`` says how unusual an atom's surroundings are: σ of its share of the energy relative to the mean
+    share of its element in the training set. It is raw, for colouring atoms, and no error bar of anything measurable.
     """
 
     energy: Tensor = field(metadata=_per("structure", absolute=True))
@@ -77,9 +83,9 @@ class Prediction:
     node_energy: Tensor | None = field(default=None, metadata=_per("atom", absolute=True))  # None: no sum over atoms
     energy_std: Tensor | None = field(default=None, metadata=_per("structure", std="energy"))
     forces_std: Tensor | None = field(default=None, metadata=_per("atom", std="forces"))
-    node_energy_std: Tensor | None = field(default=None, metadata=_per("atom", std="energy"))
+    node_energy_std: Tensor | None = field(default=None, metadata=_per("atom"))  # never calibrated
     stress: Tensor | None = field(default=None, metadata=_per("structure"))  # eV/Å³, ASE's sign; NaN without a cell
-    stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="forces"))
+    stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="stress"))
     energy_members: Tensor | None = field(default=None, metadata=_per("structure", absolute=True))
     forces_members: Tensor | None = field(default=None, metadata=_per("atom"))
     provenance: Provenance
@@ -103,7 +109,7 @@ class StructurePrediction:
     energy_std: float | None = None  # eV
     forces_std: FloatArray | None = None  # (n_atoms, 3) eV/Å
     node_energy: FloatArray | None = None  # (n_atoms,) eV
-    node_energy_std: FloatArray | None = None  # (n_atoms,) eV
+    node_energy_std: FloatArray | None = None  # (n_atoms,) eV; raw: how unusual an atom's surroundings are
     stress: FloatArray | None = None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
     stress_std: FloatArray | None = None  # (3, 3) eV/Å³
     provenance: Provenance
@@ -124,8 +130,11 @@ class Calibration:
     """A map from a method's raw σ to error bars that hold on held-out data, for one quantity.
 
     The reported σ is ``scale`` times the raw one. The half-width of the central interval of coverage p is the
-    reported σ times a multiplier: Gaussian where ``coverages`` is ``None``, else interpolated between the knots
-    (``coverages``, ``multipliers``), both increasing from 0.
+    reported σ times a multiplier: interpolated between the knots (``coverages``, ``multipliers``), both increasing
+    from 0; without knots of Student's t with ``dof`` degrees of freedom; without these Gaussian.
+
+    The fields without a place in ``repr`` came after the first release. They change no σ, and ``repr`` identifies
+    the model of a simulation.
     """
 
     method: str
@@ -133,24 +142,43 @@ class Calibration:
     n_samples: int  # errors it was fitted on
     coverages: tuple[float, ...] | None = None
     multipliers: tuple[float, ...] | None = None
+    n_structures: int | None = field(default=None, repr=False)  # that the errors are of; None: not recorded
+    scale_error: float | None = field(default=None, repr=False)  # standard error of ``scale``; None: not recorded
+    dof: float | None = field(default=None, repr=False)
 
     def multiplier(self, coverage: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Half-width of the central interval of this coverage, in units of the reported σ."""
         coverage = np.asarray(coverage, dtype=np.float64)
-        if self.coverages is None or self.multipliers is None:
-            return np.asarray(ndtri(0.5 + 0.5 * coverage), dtype=np.float64)
-        return np.interp(coverage, self.coverages, self.multipliers, right=np.inf)
+        if self.coverages is not None and self.multipliers is not None:
+            return np.interp(coverage, self.coverages, self.multipliers, right=np.inf)
+        upper = 0.5 + 0.5 * coverage
+        quantile = ndtri(upper) if self.dof is None else np.where(coverage < 1, stdtrit(self.dof, upper), np.inf)
+        return np.asarray(quantile, dtype=np.float64)
+
+    def __str__(self) -> str:
+        """Factor with its standard error, method and number of structures, for people."""
+        error = "" if self.scale_error is None else f" ± {self.scale_error:.2g}"
+        origin = f"{self.n_samples:,} errors" if self.n_structures is None else f"{self.n_structures:,} structures"
+        return f"raw σ × {self.scale:.4g}{error} ({self.method}, {origin})"
 
 
 UNCALIBRATED = Calibration(method="none", scale=1.0, n_samples=0)
 
 
-def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calibration | None) -> Prediction:
-    """The prediction with its σ rescaled.
+class Calibrations(NamedTuple):
+    """The calibration of each quantity; ``None``: its σ is raw."""
 
-    Energy and per-atom energy share one calibration; so do forces and stress, both derivatives of the energy.
-    """
-    known = {name: item for name, item in (("energy", energy), ("forces", forces)) if item is not None}
+    energy: Calibration | None = None
+    forces: Calibration | None = None
+    stress: Calibration | None = None
+
+
+NO_CALIBRATIONS = Calibrations()
+
+
+def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction:
+    """The prediction with its σ rescaled, each by the calibration of its own quantity; others stay raw."""
+    known = {name: item for name, item in calibrations._asdict().items() if item is not None}
     if not known:
         return prediction
 
@@ -158,8 +186,12 @@ def calibrated(prediction: Prediction, energy: Calibration | None, forces: Calib
         calibration = known.get(about["calibration"])
         return tensor if calibration is None else tensor * calibration.scale
 
-    methods = "+".join(sorted({calibration.method for calibration in known.values()}))
-    return replace(prediction.with_each(scaled), provenance=replace(prediction.provenance, calibration=methods))
+    provenance = replace(
+        prediction.provenance,
+        calibration="+".join(sorted({calibration.method for calibration in known.values()})),
+        calibrated=tuple(name for name in QUANTITIES if name in known),
+    )
+    return replace(prediction.with_each(scaled), provenance=provenance)
 
 
 def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:

@@ -70,6 +70,7 @@ class RunRecord(MemberRecord):
     members: list[MemberRecord] = []
     metrics: Figures | None = None  # of the test structures
     ood: dict[str, Figures] = {}  # by name of the set of other structures
+    uncalibrated: dict[str, str] = {}  # quantities that could not be calibrated, and why
     backbone: BackboneRecord | None = None  # of a campaign
     seconds: float | None = None
     config: dict[str, Any] | None = None  # RunConfig as JSON

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from sigmaff.evaluation.evaluate import Evaluation
-from sigmaff.evaluation.samples import Quantity
+from sigmaff.models.prediction import Quantity
 from sigmaff.report import figures
 from sigmaff.report.figures import COVERAGE_CAPTION, Array, Panel
 
-PLURALS: dict[Quantity, str] = {"energy": "energies", "forces": "forces"}
+PLURALS: dict[Quantity, str] = {"energy": "energies", "forces": "forces", "stress": "stress"}
 
 
 class Card(NamedTuple):
@@ -56,8 +56,10 @@ def _accuracy(evaluation: Evaluation) -> Section:
 
 
 def _without_sample(evaluation: Evaluation) -> list[str]:
-    """A remark on the quantities without labels or σ."""
-    missing = " and ".join(plural for name, plural in PLURALS.items() if name not in evaluation.samples)
+    """A remark on the quantities without labels or σ; on stress where it has one of the two."""
+    has_stress = evaluation.stress is not None or evaluation.stress_std_raw is not None
+    expected = [name for name in PLURALS if name != "stress" or has_stress]
+    missing = " and ".join(PLURALS[name] for name in expected if name not in evaluation.samples)
     return [f"Not shown for {missing}: there is no σ, or no label to compare with."] if missing else []
 
 
@@ -82,13 +84,12 @@ def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
         "energy": (evaluation.energy_error, evaluation.energy_std, "|energy error| (eV)"),
         "forces": (rms(evaluation.forces_error), rms(evaluation.forces_std), "rms force error (eV/Å)"),
     }
-    for s in samples.values():
-        error, std, label = by_structure[s.quantity]
-        assert error is not None
-        assert std is not None
-        panel = partial(figures.draw_retention, error=error, std=std, label=label)
-        words = f"The {s.name} error left if the structures of largest σ are computed by the reference method."
-        cards.append(card(f"{s.name}-retention", panel, words))
+    for quantity, (error, std, label) in by_structure.items():
+        if quantity in samples and error is not None and std is not None:
+            panel = partial(figures.draw_retention, error=error, std=std, label=label)
+            name = samples[quantity].name
+            words = f"The {name} error left if the structures of largest σ are computed by the reference method."
+            cards.append(card(f"{name}-retention", panel, words))
     lead = "Where σ is right, the root mean square error of samples with that σ is σ."
     return Section("Does σ point at the errors?", lead, cards, _without_sample(evaluation))
 

@@ -25,7 +25,7 @@ def _calibration_measures(quantity: str, unit: str) -> tuple[Measure, ...]:
         Measure(f"{quantity}_calibration_raw", "Calibration score of the raw σ"),
         Measure(f"{quantity}_coverage_68", "Errors within the 68 % interval", "%"),
         Measure(f"{quantity}_coverage_95", "Errors within the 95 % interval", "%"),
-        Measure(f"{quantity}_nll", "Negative log-likelihood"),
+        Measure(f"{quantity}_nll", "Negative log-likelihood of the reported distribution"),
         Measure(f"{quantity}_crps", "Continuous ranked probability score", unit),
         Measure(f"{quantity}_sharpness", "Typical σ (root mean square)", unit),
     )
@@ -39,12 +39,16 @@ GROUPS: dict[str, tuple[Measure, ...]] = {
         Measure("energy_mae_per_atom", "Energy per atom, mean absolute error", "eV/atom"),
         Measure("forces_mae", "Force components, mean absolute error", "eV/Å"),
         Measure("forces_rmse", "Force components, root mean square error", "eV/Å"),
+        Measure("stress_mae", "Stress components, mean absolute error", "eV/Å³"),
+        Measure("stress_rmse", "Stress components, root mean square error", "eV/Å³"),
     ),
     "Calibration of the energy σ": _calibration_measures("energy", "eV"),
     "Calibration of the force σ": _calibration_measures("forces", "eV/Å"),
+    "Calibration of the stress σ": _calibration_measures("stress", "eV/Å³"),
     "Ranking: does a larger σ mean a larger error?": (
         Measure("energy_spearman", "Energy, rank correlation of σ and |error|"),
         Measure("forces_spearman", "Forces, rank correlation of σ and |error|"),
+        Measure("stress_spearman", "Stress, rank correlation of σ and |error|"),
     ),
     "Detection: does σ tell the two sets apart?": (
         Measure("energy_auroc", "AUROC of the energy σ per atom", between=True),
@@ -144,14 +148,16 @@ def meaning_of_std(evaluation: Evaluation) -> dict[str, str]:
         "Force σ": FORCE_STD_SOURCES[provenance.forces_std],
         "Calibration of energies": _calibration_words(evaluation.energy_calibration),
         "Calibration of forces": _calibration_words(evaluation.forces_calibration),
+        **(
+            {}
+            if evaluation.stress_std_raw is None
+            else {"Calibration of stress": _calibration_words(evaluation.stress_calibration)}
+        ),
     }
 
 
 def _calibration_words(calibration: Calibration) -> str:
-    if calibration.n_samples == 0:
-        return "none: σ is raw"
-    factor = f"{calibration.method}: raw σ × {calibration.scale:.3g}"
-    return f"{factor}, fitted on {calibration.n_samples:,} held-out errors"
+    return "none: σ is raw, not calibrated" if calibration.n_samples == 0 else str(calibration)
 
 
 def timing_table(evaluation: Evaluation, timings: Mapping[str, float]) -> dict[str, str]:

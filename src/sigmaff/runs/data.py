@@ -18,7 +18,6 @@ from sigmaff.data import (
 )
 from sigmaff.data.splits import PARTS
 from sigmaff.errors import ConfigError
-from sigmaff.evaluation.calibration import MIN_SAMPLES
 from sigmaff.files import file_digest, write_json
 from sigmaff.models.record import SplitRecord
 from sigmaff.runs.config import DataConfig, RunConfig
@@ -45,11 +44,6 @@ def load_data(config: RunConfig) -> RunData:
     split = _split(config, structures)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
-    if config.calibration != "none" and config.has_std and len(split.validation) < MIN_SAMPLES:
-        raise ConfigError(
-            f"data.split.n_validation is {len(split.validation)}, but calibrating σ takes {MIN_SAMPLES} structures "
-            "or more; give it as many, or set calibration to none"
-        )
     data = split_data(structures, split, config)
     kept = SplitFile(data=config.data, data_sha256=file_digest(config.data.source.path), split=split.to_dict())
     write_json(config.output / SPLIT_FILE, kept.model_dump(mode="json"), force=True)

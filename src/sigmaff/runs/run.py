@@ -11,6 +11,7 @@ import numpy as np
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
+from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.models import Model
@@ -63,13 +64,15 @@ def run(
     data = load_data(config)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
+    _warn_of_few(config, len(data.validation), listener)
     started = time.monotonic()
     made = (make or partial(make_model, force=force))(config, data, listener)
     if made is None:
         return None
     model, record = made
     if config.calibration != "none" and model.kind is not None:
-        calibrate(model, data.validation, config.calibration, listener)
+        reasons = calibrate(model, data.validation, config.calibration, listener)
+        record = record.model_copy(update={"uncalibrated": reasons})
     tested = {} if data.test is None else _tested(config, model, data.test, listener)
     record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
@@ -77,6 +80,15 @@ def run(
     if record.metrics is not None:
         write_json(config.output / "metrics.json", record.metrics, force=True)
     return RunResult(model_path=model_path, metrics=record.metrics)
+
+
+def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
+    """Tell before hours of training that σ will not be calibrated."""
+    n_needed = MIN_CONFORMAL if config.calibration == "conformal" else MIN_STRUCTURES
+    if config.calibration != "none" and config.has_std and n_validation < n_needed:
+        listener.warn(
+            f"data.split.n_validation is {n_validation}: σ will not be calibrated, which takes {n_needed} structures"
+        )
 
 
 def _finished(config: RunConfig, model_path: Path) -> RunResult:

@@ -27,9 +27,10 @@ class Calculator(AseCalculator):
     | ``forces`` | (n_atoms, 3) | eV/Å |
     | ``stress`` | (6,) | eV/Å³, ASE's order and sign; structures with a periodic cell |
     | ``energy_uncertainty`` | | σ of the energy, eV |
-    | ``energies_uncertainty`` | (n_atoms,) | σ of the share of each atom, eV |
+    | ``energies_uncertainty`` | (n_atoms,) | how unusual an atom's surroundings are, eV; raw, for colouring atoms |
     | ``forces_uncertainty`` | (n_atoms, 3) | σ of each component, eV/Å |
     | ``stress_uncertainty`` | (6,) | σ of each component, eV/Å³; structures with a periodic cell |
+    | ``calibrated_uncertainties`` | | names of those that are calibrated, or "none"; all others are raw |
     | ``energy_ensemble`` | (n_members,) | eV, of every member of an ensemble, or dropout sample |
     | ``forces_ensemble`` | (n_atoms, 3, n_members) | eV/Å, the same |
 

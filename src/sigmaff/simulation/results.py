@@ -6,7 +6,7 @@ save ``atoms.info`` (extxyz and traj) and ``atoms.arrays`` (extxyz alone).
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from sigmaff.errors import DataError
 from sigmaff.models.prediction import Prediction
 
-Value = float | npt.NDArray[np.float64]
+Results = Mapping[str, Any]
+"""Numbers and arrays by ASE's names, and which σ are calibrated."""
 PerAtom = Literal["arrays", "info"]
 ASE_NAMES = {
     "energy": "energy",
@@ -33,7 +34,9 @@ ASE_NAMES = {
     "forces_members": "forces_ensemble",
 }
 """Fields of a prediction, and their names in the results of a calculator."""
-PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty", "energy_ensemble")
+CALIBRATED = "calibrated_uncertainties"
+"""Beside σ: the names of those that are calibrated, or "none". All other σ are raw."""
+PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty", CALIBRATED, "energy_ensemble")
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
 """What is stored in a structure; the forces of all members are in a calculator's results alone."""
 
@@ -43,11 +46,11 @@ def bare_copy(atoms: Atoms) -> Atoms:
     return Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
 
 
-def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
+def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Any]:
     """The prediction of one structure under ASE's names; values that are not estimated are missing."""
     has_cell = atoms.pbc.any() and atoms.cell.rank == 3
     per = {item.name: item.metadata.get("per") for item in fields(prediction)}
-    results: dict[str, Value] = {}
+    results: dict[str, Any] = {}
     for field, name in ASE_NAMES.items():
         tensor, is_stress = getattr(prediction, field), field.startswith("stress")
         if tensor is None or (is_stress and not has_cell):
@@ -56,6 +59,9 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Value]:
         value = full_3x3_to_voigt_6_stress(value) if is_stress else value
         _require_finite(name, value, atoms)
         results[name] = value if value.ndim else value.item()
+    calibrated = [f"{quantity}_uncertainty" for quantity in prediction.provenance.calibrated]
+    if any(name.endswith("_uncertainty") for name in results):
+        results[CALIBRATED] = " ".join(name for name in calibrated if name in results) or "none"
     return results | {"free_energy": results["energy"]}
 
 
@@ -76,7 +82,7 @@ def snapshot(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> Atoms:
     return with_results(atoms, atoms.calc.results, per_atom=per_atom)
 
 
-def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAtom = "arrays") -> Atoms:
+def with_results(atoms: Atoms, results: Results, *, per_atom: PerAtom = "arrays") -> Atoms:
     """A copy with energy, forces and stress in a ``SinglePointCalculator``, and σ where ``store_results`` puts it."""
     frame = atoms.copy()
     known = {name: results[name] for name in all_properties if name in results}
@@ -85,7 +91,7 @@ def with_results(atoms: Atoms, results: Mapping[str, Value], *, per_atom: PerAto
     return frame
 
 
-def _store(atoms: Atoms, results: Mapping[str, Value], per_atom: PerAtom) -> None:
+def _store(atoms: Atoms, results: Results, per_atom: PerAtom) -> None:
     for key in (*PER_STRUCTURE_KEYS, *PER_ATOM_KEYS):
         atoms.info.pop(key, None)
         atoms.arrays.pop(key, None)

@@ -110,6 +110,8 @@ def _model_digest(model: Predictor) -> str:
     if not isinstance(model, Model):
         return type(model).__name__
     digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
+    if model.stress_calibration is not None:
+        digest.update(repr(model.stress_calibration).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.endswith(NOT_DIGESTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ase import Atoms
 
 FloatArray = npt.NDArray[np.float64]
-Results = Mapping[str, float | FloatArray]
+Results = Mapping[str, Any]
 
 
 class Stepper:
