@@ -402,7 +402,14 @@ def test_chance_in_a_calibration_score():
         std = np.ones(structure.size)
         squares = [calibration_score(errors, std) ** 2 for errors in draws]
         samples = [
-            Sample(quantity="energy", errors=errors, std_raw=std, structure=structure, calibration=UNCALIBRATED)
+            Sample(
+                quantity="energy",
+                errors=errors,
+                std_raw=std,
+                structure=structure,
+                calibration=UNCALIBRATED,
+                std_fixed=np.zeros_like(std),
+            )
             for errors in draws
         ]
         chances = [calibration_chance(sample) for sample in samples]

@@ -109,7 +109,7 @@ def predict(
     """Predict energies, forces and their σ, and write them to a file."""
     from sigmaff.data import read_structures
     from sigmaff.evaluation.datasets import dataset_for
-    from sigmaff.models import Uncalibrated
+    from sigmaff.models.prediction import NO_CALIBRATIONS
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrites([output], force)
@@ -120,7 +120,8 @@ def predict(
     dataset = dataset_for(loaded, structures.without_labels())
     with progress() as terminal:
         terminal.stage("predicting")
-        predictor = Uncalibrated(loaded) if raw else loaded
-        predicted = predict_structures(predictor, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
+        if raw:
+            loaded.calibrations = NO_CALIBRATIONS
+        predicted = predict_structures(loaded, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
     write_structures(output, predicted, force=force)
     say(f"{len(predicted)} structures: {output}")

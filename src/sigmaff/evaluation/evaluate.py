@@ -31,6 +31,8 @@ from sigmaff.models.prediction import (
 )
 from sigmaff.progress import Listener
 
+OPEN = 1e-6
+"""eV; σ of compositions above this is more than rounding."""
 RESOLUTION = 1e-5
 """Of σ of components, in units of its rms. It is the root of a difference: of float32's seven digits it keeps half."""
 
@@ -53,7 +55,7 @@ class Evaluation:
     positions: FloatArray  # (n_atoms, 3)
     energy: FloatArray | None  # (n_structures,) true
     energy_predicted: FloatArray  # (n_structures,)
-    energy_std_raw: FloatArray | None  # (n_structures,)
+    energy_std_raw: FloatArray | None  # (n_structures,) of the method, without that of compositions
     forces: FloatArray | None  # (n_atoms, 3) true
     forces_predicted: FloatArray  # (n_atoms, 3)
     forces_std_raw: FloatArray | None  # (n_atoms, 3)
@@ -61,6 +63,7 @@ class Evaluation:
     stress: FloatArray | None = None  # (n_structures, 6) true, eV/Å³, ASE's order; rows are NaN without a cell
     stress_predicted: FloatArray | None = None  # (n_structures, 6)
     stress_std_raw: FloatArray | None = None  # (n_structures, 6)
+    composition_std: FloatArray | None = None  # (n_structures,) of reference energies; no calibration scales it
     energy_calibration: Calibration = UNCALIBRATED
     forces_calibration: Calibration = UNCALIBRATED
     stress_calibration: Calibration = UNCALIBRATED
@@ -92,8 +95,9 @@ class Evaluation:
 
     @property
     def energy_std(self) -> FloatArray | None:
-        """Calibrated σ, (n_structures,)."""
-        return _scaled(self.energy_std_raw, self.energy_calibration)
+        """Calibrated σ, with that of compositions, (n_structures,)."""
+        scaled = _scaled(self.energy_std_raw, self.energy_calibration)
+        return scaled if scaled is None or self.composition_std is None else np.hypot(scaled, self.composition_std)
 
     @property
     def forces_std(self) -> FloatArray | None:
@@ -141,12 +145,14 @@ class Evaluation:
             found = self.compared(name)
             if found is not None and (found[1] > 0).any():
                 errors, std, structure = found
+                fixed = self.composition_std if name == "energy" else None
                 samples[name] = Sample(
                     quantity=name,
                     errors=errors[std > 0],
                     std_raw=std[std > 0],
                     structure=structure[std > 0],
                     calibration=calibration,
+                    std_fixed=np.zeros_like(std[std > 0]) if fixed is None else fixed[std > 0],
                 )
         return samples
 
@@ -246,6 +252,7 @@ def _compared(
         energy=_joined([known.energy for known in labels]),
         energy_predicted=_float64(prediction.energy),
         energy_std_raw=_joined([prediction.energy_std]),
+        composition_std=_joined([prediction.composition_std]),
         forces=_joined([known.forces for known in labels]),
         forces_predicted=_float64(prediction.forces),
         forces_std_raw=_resolved(_joined([prediction.forces_std])),
@@ -270,7 +277,8 @@ def calibrate_evaluation(
 ) -> tuple[Calibrations, dict[Quantity, str]]:
     """Calibrations fitted on held-out structures, and for quantities that cannot be calibrated the reason.
 
-    A quantity without labels or without σ has neither.
+    A quantity without labels or without σ has neither. Energies of compositions that the training set does not
+    determine are left out: their errors are those of reference energies.
     """
     fitted: dict[Quantity, Calibration] = {}
     reasons: dict[Quantity, str] = {}
@@ -278,6 +286,14 @@ def calibrate_evaluation(
         found = evaluation.compared(quantity)
         if found is None:
             continue
+        if quantity == "energy" and evaluation.composition_std is not None:
+            closed = evaluation.composition_std <= OPEN
+            if not closed.any():
+                reasons[quantity] = (
+                    "the training set determines no energy of these compositions; calibrate energies on its own ones"
+                )
+                continue
+            found = (found[0][closed], found[1][closed], found[2][closed])
         try:
             fitted[quantity] = fit_calibration(*found, method)
         except DataError as problem:

@@ -21,6 +21,7 @@ class Sample:
     std_raw: FloatArray  # (n,)
     structure: IntArray  # (n,) the structure of each error
     calibration: Calibration
+    std_fixed: FloatArray  # (n,) σ that no calibration scales: that of compositions
 
     @property
     def name(self) -> str:
@@ -33,7 +34,7 @@ class Sample:
     @property
     def std(self) -> FloatArray:
         """Calibrated σ, (n,)."""
-        return self.std_raw * self.calibration.scale
+        return np.hypot(self.std_raw * self.calibration.scale, self.std_fixed)
 
     @property
     def sizes(self) -> FloatArray:
@@ -45,7 +46,7 @@ class Sample:
 
     def part(self, chosen: IntArray) -> "Sample":
         """Some of the errors, by index."""
-        arrays = {name: getattr(self, name)[chosen] for name in ("errors", "std_raw", "structure")}
+        arrays = {name: getattr(self, name)[chosen] for name in ("errors", "std_raw", "structure", "std_fixed")}
         return replace(self, **arrays)
 
     def coverage(self, levels: npt.ArrayLike) -> FloatArray:

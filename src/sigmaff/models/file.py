@@ -27,8 +27,8 @@ from sigmaff.models.prediction import Calibration, Calibrations
 from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 4
-"""4: centred linear kernels, calibration of stress, structures and standard errors of calibrations. 3: precision of each
-network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
+"""4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
+3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
 
@@ -57,6 +57,11 @@ class Part(BaseModel):
             raise ValueError("reference energies are not one finite number for each element")
         if not 0 < statistics.scale < math.inf or not 0 <= statistics.mean_neighbors < math.inf:
             raise ValueError("scale or mean_neighbors is not a positive finite number")
+        directions = statistics.open_compositions
+        if any(len(d) != len(elements) or not all(map(math.isfinite, d)) for d in directions):
+            raise ValueError("open compositions are not one finite number for each element")
+        if statistics.reference_std is not None and not 0 <= statistics.reference_std < math.inf:
+            raise ValueError("σ of reference energies is not a finite number of at least 0")
         return statistics
 
 

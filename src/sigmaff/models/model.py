@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from ase import Atoms
+from ase.data import chemical_symbols
 from torch import Tensor, nn
 
 from sigmaff.data import GraphDataset, LabelledStructures, require_elements
@@ -92,6 +93,8 @@ class Model(nn.Module, ABC):
     ) -> Prediction:
         """Energies, forces and the method's own σ in eV and Å, before calibration; as in evaluation mode.
 
+        Beside it ``composition_std``, the σ of reference energies, which is no matter of the method.
+
         Elements that the model was not trained on have no reference energy: an error, or with ``unseen_elements`` an
         energy that is NaN, beside forces that mean nothing and a σ that should say so.
         """
@@ -103,10 +106,19 @@ class Model(nn.Module, ABC):
                 self.eval()
             with torch.no_grad():
                 prediction = self.compute(graph, forces_std, unseen_elements=unseen_elements)
+                if prediction.energy_std is not None:
+                    prediction = replace(prediction, composition_std=self._composition_std(graph))
                 return self._without_energies(prediction, graph) if unseen_elements else prediction
         finally:
             if was_training:
                 self.train()
+
+    def _composition_std(self, graph: AtomicGraph) -> Tensor:
+        """σ of energies due to reference energies that no training structure determines, eV, (n_structures,)."""
+        numbers, structure = graph.atomic_numbers.cpu().numpy(), graph.structure_index.cpu().numpy()
+        counts = np.zeros((graph.n_structures, len(chemical_symbols)))
+        np.add.at(counts, (structure, numbers), 1.0)
+        return torch.as_tensor(self.potentials[0].statistics.composition_std(counts), device=self.device)
 
     @abstractmethod
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:

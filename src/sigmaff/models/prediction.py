@@ -84,6 +84,9 @@ class Prediction:
     energy_std: Tensor | None = field(default=None, metadata=_per("structure", std="energy"))
     forces_std: Tensor | None = field(default=None, metadata=_per("atom", std="forces"))
     node_energy_std: Tensor | None = field(default=None, metadata=_per("atom"))  # never calibrated
+    composition_std: Tensor | None = field(default=None, metadata=_per("structure"))
+    """σ of reference energies that the compositions of the training set leave open. ``predict`` adds it to energy σ; no
+    calibration scales it."""
     stress: Tensor | None = field(default=None, metadata=_per("structure"))  # eV/Å³, ASE's sign; NaN without a cell
     stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="stress"))
     energy_members: Tensor | None = field(default=None, metadata=_per("structure", absolute=True))
@@ -177,10 +180,11 @@ NO_CALIBRATIONS = Calibrations()
 
 
 def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction:
-    """The prediction with its σ rescaled, each by the calibration of its own quantity; others stay raw."""
+    """The prediction with its σ rescaled, each by the calibration of its own quantity; others stay raw.
+
+    Energy σ then gets that of the composition.
+    """
     known = {name: item for name, item in calibrations._asdict().items() if item is not None}
-    if not known:
-        return prediction
 
     def scaled(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
         calibration = known.get(about["calibration"])
@@ -188,10 +192,14 @@ def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction
 
     provenance = replace(
         prediction.provenance,
-        calibration="+".join(sorted({calibration.method for calibration in known.values()})),
+        calibration="+".join(sorted({calibration.method for calibration in known.values()})) or None,
         calibrated=tuple(name for name in QUANTITIES if name in known),
     )
-    return replace(prediction.with_each(scaled), provenance=provenance)
+    rescaled = prediction.with_each(scaled)
+    energy_std = rescaled.energy_std
+    if energy_std is not None and prediction.composition_std is not None:
+        energy_std = torch.hypot(energy_std, prediction.composition_std.to(energy_std))
+    return replace(rescaled, energy_std=energy_std, provenance=provenance)
 
 
 def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:
