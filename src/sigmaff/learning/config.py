@@ -64,7 +64,12 @@ class ExploreConfig(DynamicsConfig):
         "select.upper times it; auto: by error_above and risk; null: no limit",
     )
     error_above: float | None = Field(default=0.5, gt=0, description="eV/Å; largest tolerated force error of an atom")
-    risk: float = Field(default=0.1, gt=0, lt=1, description="chance of a larger error where σ is below the limit")
+    risk: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="tolerated chance of a structure below the limit with a larger error",
+    )
 
     @model_validator(mode="before")
     @classmethod
