@@ -218,9 +218,9 @@ def guard(
 
     Example:
         >>> model = sf.load("model.sigmaff")
-        >>> runs = {"temperature": 300, "steps": 20}
+        >>> runs = {"temperature": 300, "steps": 2, "check_every": 1}
         >>> engine = {"calculator": "ase.calculators.morse:MorsePotential", "arguments": {"rho0": 3.0, "r0": 1.5}}
-        >>> promise = {"error_above": 5.0, "risk": 0.25, "pilots": 3, "engine": engine}
+        >>> promise = {"error_above": 20.0, "risk": 0.25, "pilots": 3, "engine": engine}
         >>> found = sf.guard(model, "start.extxyz", runs | promise, "guard")
         >>> result = sf.run_md(model, "start.extxyz", runs | {"stop_above": found.path}, "guarded")
         >>> print(result.threshold.statement)

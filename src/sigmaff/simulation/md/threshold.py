@@ -10,8 +10,8 @@ structure are correlated. Two kinds of risk:
 - "conditional": the share of wrong ones *among* structures below the limit, P(e > y | s ≤ t) ≤ x, with a confidence of
   1 − δ: a fixed sequence of tests (Angelopoulos, Bates, Candès, Jordan and Lei, "Learn then test", 2021). Limits grow
   from the smallest with enough structures below it; each is the σ of a structure, those below it are its binomial
-  sample, and the sequence ends before the first that Clopper and Pearson's bound does not keep at x. The start is
-  chosen by σ, so one assumption is needed: as the limit grows, the share passes x at most once.
+  sample, and the sequence ends before the first whose bound by Clopper and Pearson exceeds x. The start is chosen by
+  σ, so one assumption is needed: as the limit grows, the share passes x at most once.
 """
 
 from bisect import bisect_left
@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 import numpy as np
+from scipy.stats import binom
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
 from sigmaff.simulation.md.config import Limit, RiskKind
-from sigmaff.simulation.md.risk import fewest, highest_risk, largest_limit, n_allowed
+from sigmaff.simulation.md.risk import ROUNDING, fewest, highest_risk, largest_limit, n_allowed
 from sigmaff.simulation.md.stepper import FloatArray
 
 
@@ -148,12 +149,10 @@ def _sequence_end(scores: Scores, error_above: float, risk: float, confidence: f
     order = np.argsort(scores.forces_std, kind="stable")
     std, n_wrong = scores.forces_std[order], np.cumsum(scores.forces_error[order] > error_above)
     limits = np.append(np.nextafter(std[1:], -np.inf), std[-1])  # with 1, 2, ..., n structures below
-    passed = -np.inf
-    for n_below in range(smallest, len(scores) + 1):
-        if highest_risk(n_below, int(n_wrong[n_below - 1]), confidence) > risk * (1.0 + 1e-9):
-            break
-        passed = float(limits[n_below - 1])
-    return passed
+    n_below = np.arange(smallest, len(scores) + 1)
+    fails = binom.cdf(n_wrong[n_below - 1], n_below, risk) > (1.0 - confidence) * (1.0 + ROUNDING)
+    n_passed = int(fails.argmax()) if fails.any() else fails.size
+    return float(limits[n_below[n_passed - 1] - 1]) if n_passed else -np.inf
 
 
 def _threshold(scores: Scores, value: float, error_above: float, promise: str) -> Threshold:
