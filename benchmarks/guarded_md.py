@@ -57,8 +57,10 @@ class Case:
 
     def limits(self) -> dict[str, Callable[[float], float]]:
         """The limit on σ for a risk, by its origin."""
+        n = len(self.pilots)
         return {
-            "runs: `sigmaff guard`": lambda risk: run_limit(self.pilots, n_allowed(len(self.pilots), risk)),
+            "runs, on average: `sigmaff guard`": lambda risk: run_limit(self.pilots, n_allowed(n, risk)),
+            f"runs, `--confidence {CONFIDENCE:g}`": lambda risk: run_limit(self.pilots, n_allowed(n, risk, CONFIDENCE)),
             "structures, joint": lambda risk: risk_threshold(self.frames, self.error_above, risk).value,
             "structures, conditional": lambda risk: (
                 conditional_threshold(self.frames, self.error_above, risk, CONFIDENCE).value
@@ -75,17 +77,17 @@ def measured(model: Model, temperature: float, error_above: float, options: argp
         timestep=TIME_STEP,
         steps=options.steps,
         error_above=error_above,
+        risk=RISKS[0],
         pilots=options.pilots,
         engine=ENGINE,
         cluster={"n_workers": options.workers},
     )
     with progress() as terminal:
-        for risk in RISKS:
-            found = guard(model, starts, config.model_copy(update={"risk": risk}), folder / "guard", terminal)
-            print(f"- {found.statement}.\n- {found.promise.cost[0].upper()}{found.promise.cost[1:]}.")
+        found = guard(model, starts, config, folder / "guard", terminal)
         others = config.model_copy(update={"seed": 1, "pilots": options.runs})
         tests = pilot_runs(model, starts, others, folder / "tests", terminal)
         frames = frame_scores(folder / "guard", folder / "frames.extxyz", options.frames, terminal)
+    print(f"\nA {found.statement}.\n\n{found.promise.cost.capitalize()}.")
     return Case(
         temperature=temperature,
         error_above=error_above,
@@ -190,14 +192,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--temperature", type=float, nargs="+", default=[600.0, 1000.0], help="K")
     parser.add_argument("--error-above", type=float, nargs="+", default=[0.3, 1.0], help="eV/Å, for each temperature")
-    parser.add_argument("--pilots", type=int, default=39)
+    parser.add_argument("--pilots", type=int, default=59, help="the fewest that promise 5 % with confidence")
     parser.add_argument("--runs", type=int, default=100, help="that test the limit")
     parser.add_argument("--steps", type=int, default=400, help="of 0.5 fs")
     parser.add_argument("--frames", type=int, default=200, help="of pilot runs, for the limit per structure")
     parser.add_argument("--workers", type=int, default=1, help="processes that label")
     options = parser.parse_args()
     prepare()
-    print(f"{describe_machine()}\n")
+    print(describe_machine())
     model = load(options.demo / "run" / "model.sigmaff")
     assert model.record.split is not None
     for temperature, error_above in zip(options.temperature, options.error_above, strict=True):
