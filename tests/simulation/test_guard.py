@@ -254,14 +254,18 @@ def test_labels_end_at_the_first_error_and_serve_another_question(tmp_path: Path
 
 @pytest.mark.parametrize(("stage", "n"), [("pilot runs", 20), ("labels", 0), ("labels", 4)])
 def test_an_interrupted_guard_resumes(stage: str, n: int, tmp_path: Path, scheduler: str):
-    """In the pilot runs, between them and the labels, among the labels: the same limit, and no label twice."""
+    """In the pilot runs, between them and the labels, among the labels: the same limit; what is there stays."""
     config = settings(tmp_path, scheduler, checkpoint_every=7)
     with pytest.raises(KeyboardInterrupt):
         guard(Wells(), STARTS, config, tmp_path / "guard", Interrupted(stage, n))
     with pytest.raises(ConfigError, match="no limit yet: run its sigmaff guard to the end"):
         run_md(Wells(), STARTS, moves(tmp_path / "guard" / "guard.json"), tmp_path / "run")
+    folder = tmp_path / "guard" / "labels"
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()} if folder.exists() else {}
+    assert len(before) == (n if stage == "labels" else 0)
     result = guard(Wells(), STARTS, config, tmp_path / "guard")
-    assert n_calls(tmp_path) == len(list((tmp_path / "guard" / "labels").iterdir()))
+    assert all(path.stat().st_mtime_ns == written for path, written in before.items())
+    assert n_calls(tmp_path) <= len(list(folder.iterdir())) + 9  # labels that were under way
     whole = guard(Wells(), STARTS, config, tmp_path / "whole")
     assert (result.promise, result.statement) == (whole.promise, whole.statement)
     with pytest.raises(ConfigError, match=r"another run .*pilots: was 9, now 10"):
@@ -294,6 +298,13 @@ def test_an_engine_that_labels_nothing_is_an_error_and_leaves_no_trace(tmp_path:
     with pytest.raises(DataError, match=r"no pilot run could be labelled .* too far for the engine"):
         guard(Wells(), STARTS, settings(tmp_path, scheduler, fail_beyond=0.0), tmp_path / "guard")
     assert not (tmp_path / "guard" / "labels").exists()
+
+
+def test_a_start_that_cannot_be_is_named_by_its_place_in_the_file(tmp_path: Path, scheduler: str):
+    bad = at_sites()
+    bad.positions[1] = bad.positions[0] + 0.1
+    with pytest.raises(DataError, match="start 3: atoms 0 and 1 are"):
+        guard(Wells(), [*STARTS[:3], bad], settings(tmp_path, scheduler), tmp_path / "guard")
 
 
 def test_a_run_that_breaks_is_wrong_where_it_ends(tmp_path: Path, scheduler: str):

@@ -27,8 +27,8 @@ from sigmaff.simulation.md.config import GuardConfig, MDConfig
 from sigmaff.simulation.md.guard_file import GuardFile, Kind
 from sigmaff.simulation.md.output import LOG
 from sigmaff.simulation.md.pilots import PilotRun, Promise, promise
-from sigmaff.simulation.md.prediction_server import Question, answers
-from sigmaff.simulation.md.run import MDResult, run_md
+from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
+from sigmaff.simulation.md.run import MDResult, run_md, start_problem
 from sigmaff.simulation.results import bare_copy
 from sigmaff.tasks import run_tasks, workers
 
@@ -88,22 +88,29 @@ def pilot_runs(
 ) -> list[PilotRun]:
     """Make the pilot runs and label their checks."""
     generator = np.random.default_rng([config.seed, 1])  # later runs with the same seed get other velocities
-    starts = [structures[index] for index in generator.integers(len(structures), size=config.pilots)]
-    _require_std(model, starts[0], config)
+    drawn = generator.integers(len(structures), size=config.pilots).tolist()
+    _check_starts(model, {index: structures[index] for index in drawn}, config)
     moves = MDConfig.model_validate(
         config.motion() | {"every": config.check_every, "seed": int(generator.integers(2**31))}
     )
     listener.stage(f"{config.pilots} pilot runs")
-    result = run_md(model, starts, moves, directory / "pilots", listener)
+    result = run_md(model, [structures[index] for index in drawn], moves, directory / "pilots", listener)
     courses = [_Course(result, number, stds) for number, stds in enumerate(_checked_std(result, config))]
     listener.stage(f"labels by {config.engine.calculator}")
     _label(courses, config, directory / "labels", listener)
     return [course.run(config.error_above) for course in courses]
 
 
-def _require_std(model: Predictor, atoms: Atoms, config: GuardConfig) -> None:
-    [reply] = answers(model, [Question(atoms, config.forces_std)])
-    if isinstance(reply, dict) and "forces_uncertainty" not in reply:
+def _check_starts(model: Predictor, starts: dict[int, Atoms], config: GuardConfig) -> None:
+    """Raise an error if no run can start from one of them, by its index in the file, or if the model has no σ."""
+    for index, atoms in starts.items():
+        if problem := start_problem(atoms, model, config):
+            raise DataError(f"start {index}: {problem}")
+    for index, reply in zip(starts, answers(model, [Question(a, "none") for a in starts.values()]), strict=True):
+        if isinstance(reply, Unphysical):
+            raise DataError(f"start {index}: {reply.message}")
+    [reply] = answers(model, [Question(next(iter(starts.values())), config.forces_std)])
+    if not isinstance(reply, Unphysical) and "forces_uncertainty" not in reply:
         raise ConfigError("the model gives no σ of forces, so no limit on it can guard a run")
 
 
@@ -157,6 +164,10 @@ class _Labels:
                 self._read(course, step)
 
     @property
+    def n_checks(self) -> int:
+        return sum(len(course.forces_std) for course in self.courses)
+
+    @property
     def n_done(self) -> int:
         return sum(len(course.errors) for course in self.courses)
 
@@ -194,23 +205,22 @@ class _Labels:
 
 def _label(courses: Sequence[_Course], config: GuardConfig, folder: Path, listener: Listener) -> None:
     """Label the checks of all runs in turn, each until its first error."""
-    labels, n_checks = _Labels(courses, folder), sum(len(course.forces_std) for course in courses)
+    labels = _Labels(courses, folder)
 
     def missing(at_most: int) -> list[tuple[_Course, int]]:
         return [(course, step) for course in courses for step in course.missing(config.error_above, at_most)]
 
     if missing(1):
         with workers(config.cluster) as client:
-            while unfinished := len(missing(1)):
-                pieces = missing(ceil(len(client.ncores()) / unfinished))
-                _label_pieces(pieces, labels, config.engine, client)
-                listener.advance(labels.n_done, n_checks)
+            while n_open := len(missing(1)):
+                n_workers = max(1, len(client.ncores()))
+                _label_pieces(missing(ceil(n_workers / n_open)), labels, config.engine, client, listener)
     if labels.n_failed:
         listener.warn(f"{labels.n_failed} checks have no label and count as errors; {folder} has the messages")
 
 
 def _label_pieces(
-    pieces: Sequence[tuple[_Course, int]], labels: _Labels, engine: EngineConfig, client: "Client"
+    pieces: Sequence[tuple[_Course, int]], labels: _Labels, engine: EngineConfig, client: "Client", listener: Listener
 ) -> None:
     """Compute labels. Failures count only if the engine labels anything at all."""
     frames, failed = [bare_copy(course.frames[step]) for course, step in pieces], []
@@ -218,6 +228,7 @@ def _label_pieces(
         course, step = pieces[outcome.index]
         if outcome.value is not None:
             labels.keep(course, step, outcome.value)
+            listener.advance(labels.n_done, labels.n_checks)
         else:
             failed.append((course, step, outcome.error or ""))
     if failed and labels.n_done == labels.n_failed:

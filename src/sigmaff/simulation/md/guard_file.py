@@ -31,14 +31,13 @@ class Kind(BaseModel):
     @classmethod
     def of(cls, config: MotionConfig, structures: Sequence[Atoms], *, model: str, starts: str) -> "Kind":
         """Arguments: model, starts: their digests."""
-        names = set(MotionConfig.model_fields) - NOT_OF_THE_KIND
-        motion = config.model_dump(mode="json", include=names) | {"thermostat": config.chosen_thermostat}
         formulas = tuple(sorted({atoms.get_chemical_formula() for atoms in structures}))
-        return cls(motion=motion, steps=config.steps, model=model, starts=starts, formulas=formulas)
+        return cls(motion=_motion(config), steps=config.steps, model=model, starts=starts, formulas=formulas)
 
     def differences(self, other: "Kind") -> list[str]:
         """Why the promise for runs of this kind does not hold for the others; other starts are no reason."""
-        found = changes(self.motion | {"model": self.model}, other.motion | {"model": other.model})
+        known = _motion(MotionConfig())  # the default of a setting that the version of the file did not know
+        found = changes(known | self.motion | {"model": self.model}, other.motion | {"model": other.model})
         if other.steps > self.steps:
             found.append(f"steps: was {self.steps}, now {other.steps}; only shorter runs are covered")
         if new := Counter(other.formulas) - Counter(self.formulas):
@@ -51,6 +50,11 @@ class Kind(BaseModel):
             f"{self.motion['ensemble']}{temperature}, {self.steps} steps of {self.motion['timestep']:g} fs or fewer, "
             f"σ checked every {self.motion['check_every']}, starts drawn alike"
         )
+
+
+def _motion(config: MotionConfig) -> dict[str, Any]:
+    names = set(MotionConfig.model_fields) - NOT_OF_THE_KIND
+    return config.model_dump(mode="json", include=names) | {"thermostat": config.chosen_thermostat}
 
 
 class GuardFile(RunFile):
