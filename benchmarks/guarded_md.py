@@ -16,6 +16,7 @@ mean error of a force component at 500 K. Run the same command again to resume.
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import ase.io
@@ -41,7 +42,8 @@ from sigmaff.simulation.results import bare_copy
 TIME_STEP = 0.5  # fs
 RISKS = (0.05, 0.1)
 CONFIDENCE = 0.95
-N_DIVISIONS = 1000
+N_DIVISIONS = 500
+N_PILOTS = (19, 39, 59, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,22 +170,27 @@ def done(steps: Sequence[int], case: Case) -> str:
     return f"{np.mean(steps) / case.steps:.2f} | {np.median(steps) * TIME_STEP:g}"
 
 
-def divisions(case: Case) -> str:
-    """The promise is about the mean over draws of pilot runs: divide all runs anew, again and again."""
-    runs, generator, parts = [*case.pilots, *case.tests], np.random.default_rng(0), []
-    for risk in RISKS:
-        allowed, shares, dones = n_allowed(len(case.pilots), risk), [], []
+def divisions(case: Case) -> list[str]:
+    """A promise holds over draws of pilot runs: divide all runs anew, again and again, into pilot runs and others."""
+    runs, generator = [*case.pilots, *case.tests], np.random.default_rng(0)
+    lines = [
+        f"\nOver {N_DIVISIONS} random divisions of these {len(runs)} runs, risk {RISKS[0]:g}:\n",
+        "| pilot runs | promise | runs that let one pass: mean, 95 % of divisions below | part done |",
+        "|---|---|---|---|",
+    ]
+    for n, confidence in product(N_PILOTS, (None, CONFIDENCE)):
+        if (allowed := n_allowed(n, RISKS[0], confidence)) < 0:
+            continue
+        shares, dones = [], []
         for _ in range(N_DIVISIONS):
-            order = generator.permutation(len(runs))
-            pilots, tests = ([runs[i] for i in part] for part in np.split(order, [len(case.pilots)]))
+            pilots, tests = ([runs[i] for i in part] for part in np.split(generator.permutation(len(runs)), [n]))
             limit = run_limit(pilots, allowed)
             shares.append(np.mean([run.does_harm(limit) for run in tests]))
             dones.append(np.mean([run.last_step(limit) for run in tests]) / case.steps)
-        parts.append(f"{np.mean(shares):.3f} for a risk of {risk:g} ({np.mean(dones):.2f} done)")
-    return (
-        f"\nOver {N_DIVISIONS} random divisions of these {len(runs)} runs into {len(case.pilots)} pilot runs and "
-        f"others, the mean share of runs that let one pass is {', '.join(parts)}."
-    )
+        promise = "on average" if confidence is None else f"confidence {confidence:g}"
+        below = np.quantile(shares, 0.95)
+        lines.append(f"| {n} | {promise} | {np.mean(shares):.3f}, {below:.2f} | {np.mean(dones):.2f} |")
+    return lines
 
 
 def main() -> None:
@@ -192,7 +199,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--temperature", type=float, nargs="+", default=[600.0, 1000.0], help="K")
     parser.add_argument("--error-above", type=float, nargs="+", default=[0.3, 1.0], help="eV/Å, for each temperature")
-    parser.add_argument("--pilots", type=int, default=59, help="the fewest that promise 5 % with confidence")
+    parser.add_argument("--pilots", type=int, default=99)
     parser.add_argument("--runs", type=int, default=100, help="that test the limit")
     parser.add_argument("--steps", type=int, default=400, help="of 0.5 fs")
     parser.add_argument("--frames", type=int, default=200, help="of pilot runs, for the limit per structure")
@@ -205,7 +212,7 @@ def main() -> None:
     for temperature, error_above in zip(options.temperature, options.error_above, strict=True):
         case = measured(model, temperature, error_above, options)
         print("\n".join(table(case)))
-        print(divisions(case))
+        print("\n".join(divisions(case)))
 
 
 if __name__ == "__main__":
