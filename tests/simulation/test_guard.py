@@ -390,6 +390,16 @@ def test_shorter_runs_other_outputs_and_seeds_are_covered_and_other_starts_are_t
     assert "The starts are not those of the guard" in result.threshold.statement
 
 
+def test_a_setting_that_a_guard_does_not_know_had_its_default(made: Path, tmp_path: Path):
+    """As in a file of an earlier version."""
+    content = json.loads(made.read_text())
+    del content["kind"]["motion"]["pressure_damping"]
+    (tmp_path / "guard.json").write_text(json.dumps(content))
+    run_md(Wells(), STARTS, moves(tmp_path / "guard.json"), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"pressure_damping: was 1000\.0, now 9\.0"):
+        run_md(Wells(), STARTS, moves(tmp_path / "guard.json", pressure_damping=9.0), tmp_path / "other")
+
+
 def test_a_guarded_run_resumes_and_is_not_extended_beyond_its_promise(made: Path, tmp_path: Path):
     run_md(Wells(), STARTS, moves(made, steps=20), tmp_path / "run")
     result = run_md(Wells(), STARTS, moves(made), tmp_path / "run")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import Device, ModelArgument, SetOption
+from sigmaff.cli.options import Device, ModelArgument
 from sigmaff.cli.progress import progress, say
 from sigmaff.config import read_config
 
@@ -28,15 +28,17 @@ def guard(
     engine: Annotated[
         str, typer.Option(help="engine of the labels: gfn2-xtb, gfn1-xtb, pyscf-pbe, or module:factory")
     ] = "gfn2-xtb",
-    set_: SetOption = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="more settings of engine and cluster, such as engine.charge=1 (repeatable)"),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes on this machine")] = 2,
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler to use instead, tcp://host:port")] = None,
     device: Device = "cpu",
 ) -> None:
     """Make labelled pilot runs, and find the limit on σ that bounds the share of MD runs with a large force error.
 
-    sigmaff md --stop-above guard/guard.json uses it. Rerun the same command to resume. --set engine.charge=1 and the
-    like set more of the engine and of the cluster.
+    sigmaff md --stop-above guard/guard.json uses it. Rerun the same command to resume.
     """
     given: dict[str, Any] = context.obj
     if given.get("ensemble") == "nve":
