@@ -23,7 +23,7 @@ from sigmaff.progress import Collecting
 
 pytest_plugins = ["cli_fixtures"]
 
-FUNCTIONS = ("audit", "calibrate", "compare", "evaluate", "learn", "run_md", "train")
+FUNCTIONS = ("audit", "calibrate", "compare", "evaluate", "guard", "learn", "run_md", "train")
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import RunResult, run
 from sigmaff.simulation import Calculator, md
-from sigmaff.simulation.md import MDConfig, MDResult, Scores
+from sigmaff.simulation.md import GuardConfig, GuardResult, MDConfig, MDResult, Scores
 
 if TYPE_CHECKING:  # these import matplotlib
     from sigmaff.audit import Audit
@@ -159,7 +159,8 @@ def run_md(
     Arguments:
         model: a loaded model.
         structures: one start each.
-        config: temperatures (K), steps, timestep (fs), ``stop_above`` (eV/Å), ..., as of ``sigmaff md``.
+        config: temperatures (K), steps, timestep (fs), ``stop_above`` (eV/Å, or the file of a guard), ..., as of
+            ``sigmaff md``.
         directory: of trajectories, checkpoint and summary.
         calibration: labelled structures unseen by the model, for ``stop_above: auto`` and the drift monitor; the
             default is, for ``auto``, the validation structures of the model.
@@ -195,7 +196,42 @@ def _scores(model: Model, calibration: Structures | None, config: MDConfig, list
     listener.stage("σ of calibration structures")
     name = dataset.structures.source
     found = evaluation.evaluate(model, dataset, name=name, forces_std=config.forces_std, listener=listener)
-    return md.structure_scores(found)
+    return md.structure_scores(found, chose_model=calibration is None)
+
+
+def guard(
+    model: Model,
+    structures: Structures,
+    config: GuardConfig | Mapping[str, Any] | Path | str,
+    directory: Path | str,
+    *,
+    listener: Listener | None = None,
+) -> GuardResult:
+    """Find a limit on σ that bounds the share of MD runs with a large force error, by labelled pilot runs.
+
+    Call it again to resume; with another ``error_above``, ``risk`` or ``confidence`` it uses the labels that are there.
+
+    Arguments:
+        model: a loaded model.
+        structures: from which the start of each run is drawn.
+        config: of runs (temperature in K, steps, timestep in fs, ...) and promise (``error_above`` in eV/Å, ``risk``,
+            ``pilots``, ``engine``), as of ``sigmaff guard``.
+        directory: of pilot runs, labels and ``guard.json``.
+        listener: callbacks for progress; the default is silent.
+
+    Returns the limit, its promise, and the path of ``guard.json``, which ``stop_above`` of ``sf.run_md`` takes.
+
+    Example:
+        >>> model = sf.load("model.sigmaff")
+        >>> runs = {"temperature": 300, "steps": 2, "check_every": 1}
+        >>> engine = {"calculator": "ase.calculators.morse:MorsePotential", "arguments": {"rho0": 3.0, "r0": 1.5}}
+        >>> promise = {"error_above": 20.0, "risk": 0.25, "pilots": 3, "engine": engine}
+        >>> found = sf.guard(model, "start.extxyz", runs | promise, "guard")
+        >>> result = sf.run_md(model, "start.extxyz", runs | {"stop_above": found.path}, "guarded")
+        >>> print(result.threshold.statement)
+    """
+    settings, starts = _settings(GuardConfig, config), _structures(structures, labels=()).structures
+    return md.guard(model, starts, settings, Path(directory), listener)
 
 
 def learn(

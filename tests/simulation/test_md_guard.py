@@ -9,17 +9,21 @@ import pytest
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
 
+import sigmaff as sf
 from calculator_case import LNK_CONFIG, build_potential, ethanol, rattled
-from cli_case import sigmaff
+from cli_case import Workspace, sigmaff
 from md_case import Wells, at_sites
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
 from sigmaff.heads import DeterministicConfig
+from sigmaff.learning.config import ExploreConfig
 from sigmaff.models.file import save
 from sigmaff.models.prediction import Calibration, Provenance
 from sigmaff.simulation import Calculator
-from sigmaff.simulation.md import MDConfig, Scores, risk_threshold, run_md, structure_scores
+from sigmaff.simulation.md import MDConfig, Scores, conditional_threshold, risk_threshold, run_md, structure_scores
 from sigmaff.simulation.md.status import sparkline
+
+pytest_plugins = ["cli_fixtures"]
 
 N_DRAWS = 3000
 
@@ -83,6 +87,80 @@ def test_where_nothing_could_pass_the_error_says_what_would():
     suggested = float(str(error.value).split(" at ")[-1].split(" eV")[0])
     assert risk_threshold(scores, suggested, 0.05).accepted >= 0.5
     assert suggested < 2.0
+
+
+def conditional_risks(n: int, is_informed: bool, kind: str) -> np.ndarray:
+    """For draws of calibration structures: the share of wrong ones below the limit for 5 %; 0 if there is no limit."""
+    generator = np.random.default_rng(4)
+    truth = draw(200_000, generator, is_informed=is_informed)
+    order = np.argsort(truth.forces_std)
+    std, wrong = truth.forces_std[order], np.cumsum(truth.forces_error[order] > 0.35)
+    risks = []
+    for _ in range(400):
+        scores = draw(n, generator, is_informed=is_informed)
+        try:
+            how = (scores, 0.35, 0.05)
+            value = (risk_threshold(*how) if kind == "joint" else conditional_threshold(*how, 0.95)).value
+        except ConfigError:
+            value = 0.0
+        n_below = int(np.searchsorted(std, value, side="right"))
+        risks.append(wrong[n_below - 1] / n_below if n_below else 0.0)
+    return np.array(risks)
+
+
+@pytest.mark.parametrize("is_informed", [True, False])
+def test_a_conditional_risk_is_kept_with_its_confidence_where_a_joint_one_is_not(is_informed: bool):
+    """Of structures below the limit, more than 5 % are wrong in at most 5 % of the draws; by the joint kind in most."""
+    broken = conditional_risks(200, is_informed, "conditional") > 0.05
+    assert broken.mean() < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert (conditional_risks(200, is_informed, "joint") > 0.05).mean() > 0.5
+
+
+def test_the_conditional_limit_is_the_last_before_the_first_test_that_fails():
+    """59 structures without an error keep 5 % with 95 %, 92 with one do not, 93 do."""
+    error = np.zeros(100)
+    scores = Scores(forces_std=np.arange(1.0, 101.0), forces_error=error)
+    assert conditional_threshold(scores, 0.5, 0.05, 0.95).value == 100.0
+    error[91] = 1.0  # the 92nd
+    assert conditional_threshold(scores, 0.5, 0.05, 0.95).value == np.nextafter(92.0, 0.0)
+    error[91], error[92] = 0.0, 1.0
+    threshold = conditional_threshold(scores, 0.5, 0.05, 0.95)
+    assert threshold.value == 100.0
+    for part in ("100 calibration structures", "a share of at most 0.05", "a confidence of 0.95", "not a whole run"):
+        assert part in threshold.statement
+    error[3] = 1.0
+    with pytest.raises(ConfigError, match=r"59 .* of the smallest σ, none may .* error_above at 1 eV/Å"):
+        conditional_threshold(scores, 0.5, 0.05, 0.95)
+
+
+def test_too_few_structures_for_a_conditional_promise():
+    scores = Scores(forces_std=np.arange(1.0, 59.0), forces_error=np.zeros(58))
+    with pytest.raises(ConfigError, match=r"58 calibration .* at least 59, or allow a risk of 0\.051"):
+        conditional_threshold(scores, 0.5, 0.05, 0.95)
+
+
+def test_what_is_said_of_a_risk_is_what_is_bounded():
+    """A joint chance, of one structure; and of the validation set that the model was chosen by it."""
+    for settings in (MDConfig, ExploreConfig):
+        assert re.search("structure .*below the limit .*error", settings.model_fields["risk"].description or "")
+    plain = draw(100, np.random.default_rng(5), is_informed=True)
+    validation = Scores(forces_std=plain.forces_std, forces_error=plain.forces_error, chose_model=True)
+    said = [risk_threshold(scores, 0.5, 0.1).statement for scores in (plain, validation)]
+    assert all("About one structure, not a whole run" in statement for statement in said)
+    assert ["validation set" in statement for statement in said] == [False, True]
+
+
+def test_the_validation_set_is_named_where_it_gives_the_limit(workspace: Workspace, tmp_path: Path):
+    settings = {"stop_above": "auto", "error_above": 50.0, "risk": 0.2, "steps": 0}
+    model = sf.load(workspace.model)
+    own = sf.run_md(model, workspace / "start.extxyz", settings, tmp_path / "own")
+    other = sf.run_md(
+        model, workspace / "start.extxyz", settings, tmp_path / "other", calibration=workspace / "held_out.extxyz"
+    )
+    assert own.threshold is not None
+    assert other.threshold is not None
+    assert "are the validation set, at which training" in own.threshold.statement
+    assert "validation" not in other.threshold.statement
 
 
 def evaluation(forces: np.ndarray | None, std: np.ndarray | None) -> Evaluation:

@@ -11,6 +11,7 @@ from sigmaff import __version__
 from sigmaff.cli.audit import audit
 from sigmaff.cli.check import check, info
 from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
+from sigmaff.cli.guard import guard, guard_options
 from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md, md_options
 from sigmaff.cli.options import config_command, reading_command
@@ -78,6 +79,7 @@ app.command(cls=reading_command("format", "length_unit"))(predict)
 app.command(cls=reading_command())(report)
 app.command()(info)
 app.command(cls=config_command(md_options))(md)
+app.command(cls=config_command(guard_options))(guard)
 app.command()(learn)
 app.command(cls=reading_command("format"))(select)
 app.command()(methods)

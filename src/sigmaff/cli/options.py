@@ -35,7 +35,7 @@ BatchSize = Annotated[int, typer.Option(min=1, help="maximum number of structure
 
 
 def config_command(load: Callable[[], type[BaseModel]], only: Collection[str] | None = None) -> type[TyperCommand]:
-    """A command class that adds an option for each field of a config class.
+    """A command class that adds an option for each field of a config class but its sections.
 
     The command finds the given values in ``context.obj``, a dict that the config class can validate.
 
@@ -49,7 +49,13 @@ def config_command(load: Callable[[], type[BaseModel]], only: Collection[str] | 
         @cached_property
         def config_options(self) -> list[Any]:
             fields = load().model_fields
-            return _options({name: field for name, field in fields.items() if only is None or name in only})
+            return _options(
+                {
+                    name: field
+                    for name, field in fields.items()
+                    if (only is None or name in only) and not _is_section(field)
+                }
+            )
 
         def get_params(self, ctx: Any) -> list[Any]:
             *own, help_option = super().get_params(ctx)
@@ -74,13 +80,18 @@ def _options(fields: dict[str, FieldInfo]) -> list[Any]:
     parameters = []
     for name, field in fields.items():
         option = typer.Option(f"--{name.replace('_', '-')}", help=field.description)
-        kind, default = Annotated[_option_type(field.annotation), option], field.get_default()
+        default = Parameter.empty if field.is_required() else field.get_default()
         default = list(default) if isinstance(default, tuple) else default
+        kind: Any = Annotated[_option_type(field.annotation), option]
         parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind))
     no_command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
     app.command()(no_command)
     return list(typer.main.get_command(app).params)
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
 
 
 def _option_type(annotation: Any) -> Any:

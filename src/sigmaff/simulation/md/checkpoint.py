@@ -17,6 +17,7 @@ from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftRule
+from sigmaff.simulation.md.guard_file import Kind, guarded
 from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
@@ -74,7 +75,8 @@ class Summary(RunFile):
     settings: dict[str, Any]  # that decide the trajectories
 
     def identity(self) -> dict[str, Any]:
-        return {**self.settings, **self.settings["config"], "config": {}}
+        """A setting that the version of the file did not know had its default."""
+        return {**self.settings, **_decisive(MDConfig()), **self.settings["config"], "config": {}}
 
 
 def run_folder(directory: Path) -> RunFolder:
@@ -92,20 +94,32 @@ def open_run(
     """Begin or resume the run of this directory. One that ended before its first checkpoint begins anew."""
     folder, has_checkpoint = run_folder(directory), (directory / CHECKPOINT).exists()
     is_begun = has_checkpoint and folder.file.exists()
+    decisive, its_model, starts = _decisive(config), model_digest(model), starts_digest(structures)
+    limit: Threshold | None = None
+    if isinstance(config.stop_above, Path):
+        kind = Kind.of(config, structures, model=its_model, starts=starts)
+        limit, decisive["stop_above"] = guarded(config.stop_above, kind)
+    elif not is_begun:
+        how = (config.error_above, config.risk, calibration)
+        limit = choose_threshold(config.stop_above, *how, kind=config.risk_kind, confidence=config.confidence)
     settings = {
-        "config": config.model_dump(mode="json", exclude={"steps", "checkpoint_every"}),
-        "model": _model_digest(model),
-        "starts": _starts_digest(structures),
+        "config": decisive,
+        "model": its_model,
+        "starts": starts,
         "calibration_structures": None if calibration is None else len(calibration),
     }
-    limit = None if is_begun else choose_threshold(config.stop_above, config.error_above, config.risk, calibration)
     summary = Summary(steps=config.steps, threshold=limit, drift=drift, settings=settings)
     if folder.file.exists() and not has_checkpoint:
         folder.write(summary)
     return folder.claim(summary)
 
 
-def _model_digest(model: Predictor) -> str:
+def _decisive(config: MDConfig) -> dict[str, Any]:
+    """Settings that may not change when a run is resumed."""
+    return config.model_dump(mode="json", exclude={"steps", "checkpoint_every"})
+
+
+def model_digest(model: Predictor) -> str:
     """Of weights and calibrations; of a predictor of another kind, its name."""
     if not isinstance(model, Model):
         return type(model).__name__
@@ -118,7 +132,7 @@ def _model_digest(model: Predictor) -> str:
     return digest.hexdigest()
 
 
-def _starts_digest(structures: Sequence[Atoms]) -> str:
+def starts_digest(structures: Sequence[Atoms]) -> str:
     digest = hashlib.sha256()
     for atoms in structures:
         for values in (atoms.numbers, atoms.positions, atoms.cell.array, atoms.pbc, atoms.get_momenta()):

@@ -16,7 +16,7 @@ from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
-from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.config import MDConfig, MotionConfig
 from sigmaff.simulation.md.drift import DriftRule, drift_rule
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
@@ -70,7 +70,7 @@ def run_md(
     if not structures:
         raise DataError("there is no structure to start from")
     for index, atoms in enumerate(structures):
-        if problem := _problem(atoms, model, config):
+        if problem := start_problem(atoms, model, config):
             raise DataError(f"start {index}: {problem}")
     with run_folder(directory).lock():
         drift = None if calibration is None else drift_rule(calibration.forces_std, config.false_alarm)
@@ -251,7 +251,8 @@ class _Run:
         self.output.apply_cuts()
 
 
-def _problem(atoms: Atoms, model: Predictor, config: MDConfig) -> str | None:
+def start_problem(atoms: Atoms, model: Predictor, config: MotionConfig) -> str | None:
+    """Why no run can start from a structure; ``None``: it can."""
     if len(atoms) < 2:
         return f"{len(atoms)} atoms; nothing moves but the distances between atoms, so at least 2 are needed"
     if atoms.constraints:
