@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from sigmaff.evaluation import Evaluation, summarize
-from sigmaff.evaluation.paired import auroc_differences, differences, structure_columns, structure_scores
+from sigmaff.evaluation.paired import auroc_differences, detection_scores, differences, structure_columns
 from sigmaff.evaluation.summary import by_structure
 from sigmaff.models.prediction import Provenance
 
@@ -100,7 +100,7 @@ def test_structures_without_std_stay_in_their_place(rng: np.random.Generator) ->
 def test_aurocs_are_compared_on_the_same_structures(rng: np.random.Generator) -> None:
     test, other = evaluation(rng, 60), evaluation(rng, 40, scale=1.2)
     blind = [replace(item, forces_std_raw=np.ones_like(item.forces_std_raw)) for item in (test, other)]
-    found = auroc_differences(*([structure_scores(item) for item in pair] for pair in ((test, other), blind)))
+    found = auroc_differences(*([detection_scores(item) for item in pair] for pair in ((test, other), blind)))
     expected = 0.5 - summarize(test, other)["forces_auroc"]
     assert found["forces_auroc"].value == pytest.approx(expected, abs=1e-12)
     assert found["forces_auroc"].high < 0

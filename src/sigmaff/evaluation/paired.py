@@ -58,7 +58,7 @@ def structure_columns(evaluation: Evaluation) -> Columns:
     return columns
 
 
-def structure_scores(evaluation: Evaluation) -> Columns:
+def detection_scores(evaluation: Evaluation) -> Columns:
     """Scores of σ of each structure, for ``auroc_differences``."""
     scores = {"energy_auroc": energy_std_per_atom(evaluation), "forces_auroc": forces_std_rms(evaluation)}
     return {key: values for key, values in scores.items() if values is not None}

@@ -52,7 +52,8 @@ class _Explorer:
             return choose_threshold(config.trust_below, config.error_above, config.risk, None)
         held_out = [atoms for atoms in self.labelled if atoms.info["held_out"]]
         dataset = dataset_for(self.model, label_structures(held_out))
-        scores = structure_scores(evaluate(self.model, dataset, name="held out", listener=self.context.listener))
+        evaluation = evaluate(self.model, dataset, name="held out", listener=self.context.listener)
+        scores = structure_scores(evaluation, chose_model=True)
         return choose_limit(config, scores, [drawn_in(atoms) for atoms in held_out])
 
     def in_pool(self) -> Explored:

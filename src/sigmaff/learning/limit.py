@@ -29,7 +29,7 @@ def choose_limit(config: ExploreConfig, scores: Scores, drawn_in: Sequence[int |
     rounds, n_needed = np.array([number or 0 for number in drawn_in]), ceil(1.0 / config.risk) - 1
     latest = int(rounds.max())
     first = latest if latest and np.sum(rounds == latest) >= n_needed else 1
-    drawn = Scores(forces_std=scores.forces_std[rounds >= first], forces_error=scores.forces_error[rounds >= first])
+    drawn = scores.part(rounds >= first)
     largest = float(scores.forces_std.max())
     words = f"limit on force σ: {largest:.4g} eV/Å, the largest of a held-out structure"
     if len(drawn) < n_needed:

@@ -13,9 +13,9 @@ from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.paired import (
     Difference,
     auroc_differences,
+    detection_scores,
     differences,
     structure_columns,
-    structure_scores,
 )
 from sigmaff.files import atomic_write, file_digest
 from sigmaff.models import Model
@@ -62,10 +62,10 @@ def tested(model: Model, path: Path, other: Mapping[str, OtherStructures], liste
         listener.warn(f"{path}: no differences to other methods, as {error}")
         return {}
     evaluation = evaluate(model, dataset, name="test", listener=listener)
-    sets = {ERRORS: structure_columns(evaluation), TEST: structure_scores(evaluation)}
+    sets = {ERRORS: structure_columns(evaluation), TEST: detection_scores(evaluation)}
     for name, structures in other.items():
         foreign = evaluate_other(model, name, structures, listener)
-        sets[name] = {} if foreign is None else structure_scores(foreign)
+        sets[name] = {} if foreign is None else detection_scores(foreign)
     arrays: dict[str, Any] = {f"{name}/{key}": rows for name, columns in sets.items() for key, rows in columns.items()}
     with atomic_write(kept, force=True) as temporary:
         np.savez_compressed(temporary, **arrays, digest=np.array(digest))

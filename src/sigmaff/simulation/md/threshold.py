@@ -16,10 +16,11 @@ structure are correlated. Two kinds of risk:
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import binom
 
 from sigmaff.errors import ConfigError, DataError
@@ -39,6 +40,9 @@ class Scores:
 
     def __len__(self) -> int:
         return self.forces_std.size
+
+    def part(self, chosen: npt.NDArray[np.bool_]) -> "Scores":
+        return replace(self, forces_std=self.forces_std[chosen], forces_error=self.forces_error[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
