@@ -7,6 +7,7 @@ import ase.io
 import numpy as np
 import pytest
 from ase import units
+from ase.build import molecule
 from tblite.ase import TBLite
 
 from cli_case import succeed
@@ -24,9 +25,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_small")
 def test_one_replica_is_dynamics_on_the_labelled_surface() -> None:
-    frames = demo.simulate("CH3CH2OH", 3, seed=0)
-    again = demo.simulate("CH3CH2OH", 1, seed=0)
-    other = demo.simulate("CH3CH2OH", 1, seed=1)
+    frames = demo.simulate(molecule("CH3CH2OH"), 3, seed=0)
+    again = demo.simulate(molecule("CH3CH2OH"), 1, seed=0)
+    other = demo.simulate(molecule("CH3CH2OH"), 1, seed=1)
     np.testing.assert_array_equal(frames[0].positions, again[0].positions)
     assert np.abs(frames[0].positions - other[0].positions).max() > 0.01
     for frame in frames:
@@ -44,7 +45,7 @@ def test_the_whole_demonstration(tmp_path: Path) -> None:
     """Taken up after the labelling of ethanol, then once more when all is done."""
     folder = tmp_path / "demo"
     folder.mkdir()
-    ethanol = [frame for seed in range(2) for frame in demo.simulate("CH3CH2OH", 25, seed)]
+    ethanol = [frame for seed in range(2) for frame in demo.simulate(molecule("CH3CH2OH"), 25, seed)]
     ase.io.write(folder / "ethanol.extxyz", ethanol)
     out = succeed("demo", "--output", folder)
     assert "AUROC" in out

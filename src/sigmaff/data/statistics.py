@@ -34,6 +34,19 @@ class DatasetStatistics:
     the energy per atom that had to be shared out among the elements without evidence: above given references, or all of
     it where references are fitted. ``None``: not known (a model of an earlier version, or no energies)."""
 
+    @property
+    def compositions(self) -> str:
+        """What the training set says about energies of other compositions, for people."""
+        if self.reference_std is None:
+            return "not known: no energies, or a model of an earlier version"
+        if not self.open_compositions:
+            return "the training set determines the energy of each element"
+        return (
+            f"the training set determines {len(self.elements) - len(self.open_compositions)} of {len(self.elements)} "
+            f"energies of elements: energies of other compositions get a σ of {self.reference_std:.3g} eV for each "
+            "atom across, the energy per atom that had to be shared out among elements"
+        )
+
     def composition_std(self, counts: FloatArray) -> FloatArray:
         """σ of energies due to reference energies that no training structure determines, eV, (n_structures,).
 

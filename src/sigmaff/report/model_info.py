@@ -18,6 +18,7 @@ def model_facts(model: Model) -> dict[str, object]:
         "training structures": first.statistics.n_structures,
         "parameters": model.n_parameters,
         "elements": " ".join(chemical_symbols[number] for number in model.elements),
+        "compositions": first.statistics.compositions,
         "calibration": {
             name: "none: σ is raw" if calibration is None else str(calibration)
             for name, calibration in model.calibrations._asdict().items()

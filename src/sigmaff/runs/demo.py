@@ -92,19 +92,20 @@ def sample(compound: str, n_frames: int, listener: Listener) -> list[Atoms]:
     """Frames of Langevin dynamics with energies and forces: replicas from different velocities, side by side."""
     done = 0
     with ProcessPoolExecutor(N_WORKERS, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
-        jobs = [pool.submit(simulate, compound, n_frames // N_REPLICAS, seed) for seed in range(N_REPLICAS)]
+        atoms = molecule(compound)
+        jobs = [pool.submit(simulate, atoms, n_frames // N_REPLICAS, seed) for seed in range(N_REPLICAS)]
         for job in as_completed(jobs):
             done += len(job.result())
             listener.advance(done, n_frames)
     return [frame for job in jobs for frame in job.result()]
 
 
-def simulate(compound: str, n_frames: int, seed: int) -> list[Atoms]:
+def simulate(atoms: Atoms, n_frames: int, seed: int) -> list[Atoms]:
     """One replica: molecular dynamics on the GFN2-xTB surface, a frame every few steps."""
     from tblite.ase import TBLite
 
     random = np.random.default_rng(seed)
-    atoms = molecule(compound)
+    atoms = atoms.copy()
     atoms.calc = TBLite(method="GFN2-xTB", verbosity=0)
     thermal = np.sqrt(atoms.get_masses() * units.kB * 2 * TEMPERATURE)  # half of it becomes potential energy
     atoms.set_momenta(thermal[:, None] * random.normal(size=(len(atoms), 3)))

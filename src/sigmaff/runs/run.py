@@ -70,6 +70,8 @@ def run(
     if made is None:
         return None
     model, record = made
+    if (statistics := model.potentials[0].statistics).open_compositions and model.kind is not None:
+        listener.tell(f"compositions: {statistics.compositions}")
     if config.calibration != "none" and model.kind is not None:
         reasons = calibrate(model, data.validation, config.calibration, listener)
         record = record.model_copy(update={"uncalibrated": reasons})
