@@ -13,7 +13,8 @@ standardised held-out errors have unit mean square, and is found last.
 
 Held-out errors determine the noise s²λ, and not λ: on data like the training data σ² tends to s²λ φ·A⁻¹φ for small λ,
 and the score to a constant. So the smallest prior is taken that explains them: the largest λ within one standard error
-of the best, where the log-likelihood of the held-out structures is ½ below its maximum.
+of the best, where the log-likelihood of the held-out structures is ½ below its maximum. A prior may have a least scale
+beside this, from what its weights mean.
 """
 
 import math
@@ -167,7 +168,11 @@ def held_out_score(candidate: WeightDistribution, held_out: list[Rows], errors: 
 
 
 def choose_variance(
-    candidates: list[Posterior], held_out: list[Rows], errors: list[Tensor], n_structures: int
+    candidates: list[Posterior],
+    held_out: list[Rows],
+    errors: list[Tensor],
+    n_structures: int,
+    least_scale: float = 0.0,
 ) -> tuple[Posterior, float, float]:
     """Of the force weight with the best score, the posterior of the largest λ within one standard error of that score.
 
@@ -176,6 +181,7 @@ def choose_variance(
         held_out: rows of each kind.
         errors: what remains of their targets, of each kind.
         n_structures: number of held-out structures. They are independent; their rows are not.
+        least_scale: of the prior (a variance); λ is lowered until the prior has it, as far as there are candidates.
 
     Returns the posterior, its score and the prior's scale, as ``held_out_score`` defines them.
     """
@@ -183,13 +189,18 @@ def choose_variance(
     best = min(range(len(candidates)), key=lambda k: scores[k])
     limit = scores[best] + ONE_STANDARD_ERROR / n_structures
     ladder = [k for k, c in enumerate(candidates) if c.force_weight == candidates[best].force_weight]
-    last = max(k for k in ladder if scores[k] <= limit)
+
+    def within(candidate: Posterior) -> bool:
+        score, scale = held_out_score(candidate, held_out, errors)
+        return score <= limit and scale >= least_scale
+
+    last = max((k for k in ladder if within(candidates[k])), default=ladder[0])
     chosen = candidates[last]
     if last != ladder[-1]:
         low, high = math.log(chosen.noise), math.log(candidates[last + 1].noise)
         for _ in range(REFINEMENTS):
             middle = replace(chosen, noise=math.exp(0.5 * (low + high)))
-            if held_out_score(middle, held_out, errors)[0] <= limit:
+            if within(middle):
                 chosen, low = middle, math.log(middle.noise)
             else:
                 high = math.log(middle.noise)

@@ -102,6 +102,6 @@ def split_data(structures: LabelledStructures, split: Split, config: RunConfig) 
             reason = "which no training structure of this split has"
             require_elements(other.structures, train.structures.elements, reason=reason)
     reference = config.data.reference_energies
-    references = reference_energies(train.structures if reference == "least_squares" else structures, reference)
-    statistics = compute_statistics(train, references)
+    fitted = reference == "least_squares"
+    statistics = compute_statistics(train, reference if fitted else reference_energies(structures, reference))
     return RunData(split=split, train=train, validation=validation, test=test, statistics=statistics)

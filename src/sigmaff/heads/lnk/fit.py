@@ -39,6 +39,9 @@ MARGINAL_LIKELIHOOD = (
     "selection marginal_likelihood: σ is too narrow. It explains labels that the backbone was trained on; calibrate σ, "
     "or select by held_out"
 )
+LEAST_PRIOR = 1.0
+"""Of the variance of an atom's share, in the normalised unit: in other surroundings it is at least as uncertain as the
+energy scale of the data, the rms force times 1 Å. Held-out data like the training data cannot tell."""
 LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
 """Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""
 
@@ -56,7 +59,8 @@ class LNKFit(FitSummary):
     force_weight: float
     mean_noise: float | None  # None: the backbone's mean was kept
     mean_force_weight: float | None
-    prior_std: float  # eV, of a weight
+    prior_std: float  # eV, of the share of an atom in other surroundings
+    prior_origin: str
     at_ends: tuple[str, ...]  # settings of σ whose chosen value is the smallest or largest that was tried
     score: float
     n_energy_rows: int
@@ -119,6 +123,7 @@ def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int
         mean_noise=None if best.mean is None else best.mean.noise,
         mean_force_weight=None if best.mean is None else best.mean.force_weight,
         prior_std=best.prior_scale**0.5 * train.scale,
+        prior_origin=_origin(head.config, best),
         at_ends=at_ends,
         score=best.score,
         n_energy_rows=collected[0].energy.count,
@@ -152,6 +157,15 @@ def _collect(
         counter.add(n_structures)
     kinds = held_out.undetermined_rows(candidates, HELD_OUT_ROWS, seed, counter)
     return [_Collected(energy=e, forces=f, held_out=k) for e, f, k in zip(energy, forces, kinds, strict=True)]
+
+
+def _origin(config: "LNKConfig", choice: _Choice) -> str:
+    """Of the prior, for people."""
+    if config.selection == "marginal_likelihood":
+        return "marginal likelihood of the training set"
+    if config.by_element and math.isclose(choice.prior_scale, LEAST_PRIOR, rel_tol=0.01):
+        return "energy scale of the data: rms force times 1 Å"
+    return "held-out likelihood: the smallest prior within one standard error"
 
 
 def _at_ends(choice: _Choice) -> tuple[str, ...]:
@@ -212,7 +226,8 @@ def _best_posterior(
     mean, errors = None, [rows.targets for rows in data.held_out]
     if config.mean == "residual":
         mean, errors = choose_mean(candidates, data.held_out)
-    variance, score, prior_scale = choose_variance(tempered, data.held_out, errors, n_held_out)
+    least = LEAST_PRIOR if config.by_element else 0.0
+    variance, score, prior_scale = choose_variance(tempered, data.held_out, errors, n_held_out, least)
     return variance, mean, score, prior_scale
 
 
