@@ -286,7 +286,8 @@ class TestFit:
 def with_nitrogen(potential: Potential) -> Potential:
     """The same potential for one more element."""
     statistics = potential.statistics
-    more = replace(statistics, elements=(1, 6, 7, 8), reference_energies=statistics.reference_energies | {7: -1485.0})
+    references = statistics.reference_energies | {7: -1485.0}
+    more = replace(statistics, elements=(1, 6, 7, 8), reference_energies=references, open_compositions=())
     other = Potential(potential.config, more)
     other.set_precision(torch.float64)
     other.load_state_dict(potential.state_dict())

@@ -116,8 +116,9 @@ def test_every_tensor_of_a_prediction_is_joined_and_calibrated():
     scales = Calibrations(*(Calibration(method=f"by {scale}", scale=scale, n_samples=1) for scale in (2.0, 5.0, 7.0)))
     found = calibrated(single, scales)
     factors = {name: float(getattr(found, name)[0]) for name in names}
-    expected = {"energy_std": 2.0, "forces_std": 5.0, "stress_std": 7.0}
-    assert factors == dict.fromkeys(names, 1.0) | expected
+    total = np.hypot(2.0, 1.0)  # with the σ of the composition, which no calibration scales
+    expected = {"energy_std": total, "forces_std": 5.0, "stress_std": 7.0}
+    assert factors == pytest.approx(dict.fromkeys(names, 1.0) | expected)
     assert found.provenance.calibrated == ("energy", "forces", "stress")
 
 

@@ -59,7 +59,7 @@ def test_random_remains_an_option(trajectory: Path, tmp_path: Path):
     assert random.reason == ""
     assert spacing(random.to_dict()) == 1
     order = np.random.default_rng(0).permutation(120)
-    np.testing.assert_array_equal(random.train, np.sort(order[:36]))
+    np.testing.assert_array_equal(random.train, np.sort(order[:30]))
 
 
 def test_a_resumed_run_keeps_its_split(trajectory: Path, tmp_path: Path):
@@ -67,7 +67,7 @@ def test_a_resumed_run_keeps_its_split(trajectory: Path, tmp_path: Path):
     config = configured(trajectory, tmp_path)
     before = load_data(config).split
     content = json.loads((tmp_path / "split.json").read_text())
-    content["split"]["train"], content["split"]["test"] = content["split"]["test"][:36], content["split"]["train"]
+    content["split"]["train"], content["split"]["test"] = content["split"]["test"][:30], content["split"]["train"]
     (tmp_path / "split.json").write_text(json.dumps(content))
     swapped = load_data(config).split
     np.testing.assert_array_equal(swapped.test, before.train)

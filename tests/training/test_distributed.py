@@ -12,7 +12,8 @@ import training_case as case
 from sigmaff.training.batches import batch_share, epoch_batches
 from sigmaff.training.checkpoint import read_checkpoint
 
-TOLERANCE = 1e-6
+TOLERANCE, RELATIVE = 1e-6, 3e-4
+"""Adam divides by the size of past gradients: of a weight whose gradient is mostly rounding, it makes a step of it."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_two_processes_equal_one(tmp_path: Path, pair: Path, name: str) -> None:
     tensors, state, _ = read_checkpoint(pair / name / "checkpoint.safetensors")
     for group in ("weights", "average", "best", "moments"):
         for key, value in expected[group].items():
-            torch.testing.assert_close(tensors[group][key], value, atol=TOLERANCE, rtol=1e-4)
+            torch.testing.assert_close(tensors[group][key], value, atol=TOLERANCE, rtol=RELATIVE)
     assert [r.step for r in state.history] == [r.step for r in result.history]
     for ours, theirs in zip(state.history, result.history, strict=True):
         assert ours.validation_loss == pytest.approx(theirs.validation_loss, abs=1e-5)
