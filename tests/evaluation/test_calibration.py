@@ -7,7 +7,7 @@ from scipy.stats import norm
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import CALIBRATION_METHODS
 from sigmaff.evaluation import fit_calibration as fit_by_structure
-from sigmaff.evaluation.calibration import SHAPE_STRUCTURES
+from sigmaff.evaluation.calibration import SHAPE_ERRORS
 from sigmaff.evaluation.metrics import ONE_SIGMA, calibration_score
 from sigmaff.evaluation.metrics import observed_coverage as coverage
 
@@ -61,7 +61,7 @@ def test_quantile_withstands_heavy_tails(rng: np.random.Generator) -> None:
 
 def test_auto_learns_the_shape_of_the_errors_where_they_are_many(rng: np.random.Generator) -> None:
     test = mixture(rng, 20_000)
-    few, many = (mixture(rng, n) for n in (SHAPE_STRUCTURES - 1, SHAPE_STRUCTURES))
+    few, many = (mixture(rng, n) for n in (SHAPE_ERRORS - 1, SHAPE_ERRORS))
     assert fit_calibration(*few) == fit_calibration(*few, "quantile")
     assert fit_calibration(*many) == fit_calibration(*many, "isotonic")
     more = mixture(rng, 2000)
@@ -200,7 +200,8 @@ def fit_components(errors: np.ndarray, method: str):
 def test_auto_counts_structures_and_not_their_components(rng: np.random.Generator) -> None:
     cells = correlated(rng, 21, 576, 0.0)
     assert fit_components(cells, "auto").method == "quantile"
-    assert fit_components(correlated(rng, 50, 3, 0.0), "auto").method == "isotonic"
+    assert fit_components(correlated(rng, 49, 576, 0.0), "auto").method == "quantile"
+    assert fit_components(correlated(rng, 50, 20, 0.0), "auto").method == "isotonic"
     with pytest.raises(DataError, match="at least 20 held-out structures with σ > 0, got 4"):
         fit_components(cells[:4], "auto")
 

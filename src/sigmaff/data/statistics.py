@@ -41,10 +41,11 @@ class DatasetStatistics:
             return "not known: no energies, or a model of an earlier version"
         if not self.open_compositions:
             return "the training set determines the energy of each element"
+        n_elements = len(self.elements)
         return (
-            f"the training set determines {len(self.elements) - len(self.open_compositions)} of {len(self.elements)} "
-            f"energies of elements: energies of other compositions get a σ of {self.reference_std:.3g} eV for each "
-            "atom across, the energy per atom that had to be shared out among elements"
+            f"the training set determines {n_elements - len(self.open_compositions)} of {n_elements} reference "
+            f"energies. Energies of other compositions get a σ of about {self.reference_std:.3g} eV for each atom by "
+            "which they differ: the energy per atom, which had to be shared out among the elements"
         )
 
     def composition_std(self, counts: FloatArray) -> FloatArray:

@@ -22,8 +22,9 @@ CalibrationMethod = Literal["auto", "scalar", "quantile", "isotonic", "conformal
 MIN_STRUCTURES = 20
 MIN_CONFORMAL = 3
 """Structures without which the conformal interval of 68 % is infinite, and with it σ."""
-SHAPE_STRUCTURES = 50
-"""From this number on ``auto`` learns the shape of the errors, and one factor has Gaussian multipliers."""
+SHAPE_STRUCTURES, SHAPE_ERRORS = 50, 1000
+"""From these numbers on ``auto`` learns the shape of the errors. One factor has Gaussian multipliers from that number of
+structures on."""
 DOFS = (3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 MAX_DOF = 1000.0
 MAX_KNOTS = 200
@@ -43,7 +44,8 @@ def fit_calibration(
       The interval of coverage p holds an error drawn at random from a new structure with probability p at least, on
       average over draws of held-out and new structures, if these are exchangeable, however wrong σ is. Beyond
       coverage K/(K + 1) it is infinite.
-    - ``auto``: ``isotonic`` from 50 structures on, ``quantile`` below.
+    - ``auto``: ``isotonic`` from 50 structures and 1000 errors on, ``quantile`` below: one energy of each of 100
+      structures tells a factor better than a shape (benchmarks/calibrations.py).
 
     Isotonic and conformal report the half-width of the 68.27 % interval as σ. Isotonic intervals are infinite beyond
     coverage n/(n + 1) of n errors. All methods but conformal count every error once. With fewer than 50 structures
@@ -60,7 +62,8 @@ def fit_calibration(
         raise ConfigError(f"unknown calibration method {method!r}; known: auto, {', '.join(CALIBRATION_METHODS)}")
     held_out = _held_out(errors, std_raw, structure, MIN_CONFORMAL if method == "conformal" else MIN_STRUCTURES)
     if method == "auto":
-        method = "isotonic" if held_out.n_structures >= SHAPE_STRUCTURES else "quantile"
+        has_shape = held_out.n_structures >= SHAPE_STRUCTURES and held_out.sizes.size >= SHAPE_ERRORS
+        method = "isotonic" if has_shape else "quantile"
     return CALIBRATION_METHODS[method](held_out)
 
 

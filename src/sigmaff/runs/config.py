@@ -63,7 +63,7 @@ class RunConfig(Settings):
     calibration: Literal[CalibrationMethod, "none"] = Field(
         "auto",
         description="how σ is calibrated on the validation structures; auto learns the shape of the errors from 50 "
-        "structures, and one factor from 20; with fewer σ stays raw",
+        "structures and 1000 errors, and one factor from 20 structures; with fewer σ stays raw",
     )
     ood: dict[str, OtherStructures] = Field({}, description="out-of-distribution sets by name, to test σ on")
     output: Path = Field(Path("run"), description="directory of checkpoints, logs, model and metrics")
