@@ -23,8 +23,8 @@ MIN_STRUCTURES = 20
 MIN_CONFORMAL = 3
 """Structures without which the conformal interval of 68 % is infinite, and with it σ."""
 SHAPE_STRUCTURES, SHAPE_ERRORS = 50, 1000
-"""From these numbers on ``auto`` learns the shape of the errors. One factor has Gaussian multipliers from that number of
-structures on."""
+"""From these numbers on ``auto`` learns the shape of the errors. From that number of structures on, one factor has
+Gaussian multipliers."""
 DOFS = (3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 MAX_DOF = 1000.0
 MAX_KNOTS = 200
