@@ -18,7 +18,7 @@ beside this, from what its weights mean.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
@@ -205,6 +205,16 @@ def choose_variance(
             else:
                 high = math.log(middle.noise)
     return chosen, *held_out_score(chosen, held_out, errors)
+
+
+def at_ends(choices: Iterable[tuple[str, float | None, Sequence[float]]]) -> tuple[str, ...]:
+    """For people, which chosen values are at an end of what was tried: name, value and ends of each."""
+    return tuple(
+        f"{name}: the {'largest' if end == max(ends) else 'smallest'} value"
+        for name, value, ends in choices
+        for end in ends
+        if value is not None and math.isclose(value, end, rel_tol=1e-6)
+    )
 
 
 def marginal_score(candidate: Posterior, energy: Moments, forces: Moments) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from sigmaff.heads.base import FitSummary, pooled
 from sigmaff.heads.gp.rows import Geometry, ValuesAndSlopes, factorized, prior_variance
 from sigmaff.heads.kernels import StationaryKernel
 from sigmaff.heads.observations import Observations, ObservedBatch
+from sigmaff.heads.posterior import at_ends
 from sigmaff.progress import Listener
 
 if TYPE_CHECKING:
@@ -178,17 +179,10 @@ def _choose(kernel: StationaryKernel, rows: ValuesAndSlopes, targets: Tensor) ->
     found = [minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=SEARCH) for start in starts]
     best = min(found, key=lambda result: result.fun)
     length, noise = parameters(torch.as_tensor(best.x))
-    return _Choice(float(length), noise, -float(best.fun), _at_ends(best.x, bounds))
-
-
-def _at_ends(found: np.ndarray, bounds: list[tuple[float, ...]]) -> tuple[str, ...]:
     names = ("lengthscale", "noise of energies", "noise of forces")
-    return tuple(
-        f"{name}: the {which} value"
-        for name, value, ends in zip(names, found, bounds, strict=True)
-        for which, end in zip(("smallest", "largest"), ends, strict=True)
-        if math.isclose(value, end, abs_tol=1e-6)
-    )
+    limits = (LENGTH_BOUNDS, NOISE_BOUNDS, NOISE_BOUNDS)
+    ends = at_ends(zip(names, np.exp(best.x).tolist(), limits, strict=True))
+    return _Choice(float(length), noise, -float(best.fun), ends)
 
 
 def log_likelihood(

@@ -23,6 +23,7 @@ from sigmaff.heads.posterior import (
     NOISES,
     Moments,
     Posterior,
+    at_ends,
     choose_mean,
     choose_variance,
     marginal_score,
@@ -110,7 +111,7 @@ def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int
     ]
     best = min((choice for options in choices for choice in options), key=lambda choice: choice.score)
     _install(head, best)
-    for end in (at_ends := _at_ends(best)):
+    for end in (ends := _at_ends(best)):
         listener.warn(f"{end} that was tried: σ may depend on where the search ends")
     return LNKFit(
         kernel=head.config.kernel,
@@ -124,7 +125,7 @@ def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int
         mean_force_weight=None if best.mean is None else best.mean.force_weight,
         prior_std=best.prior_scale**0.5 * train.scale,
         prior_origin=_origin(head.config, best),
-        at_ends=at_ends,
+        at_ends=ends,
         score=best.score,
         n_energy_rows=collected[0].energy.count,
         n_force_rows=collected[0].forces.count,
@@ -170,22 +171,15 @@ def _origin(config: "LNKConfig", choice: _Choice) -> str:
 
 def _at_ends(choice: _Choice) -> tuple[str, ...]:
     """Settings of σ whose chosen value is the first or last of its grid. A force weight of 0 is not an end."""
-    ends = [
-        ("noise", choice.variance.relative_noise, _ends(NOISES)),
-        ("weight of force rows", choice.variance.force_weight, FORCE_WEIGHTS[-1:]),
-        ("lengthscale", choice.lengthscale, _ends(LENGTHSCALES) if choice.head.kernel.stationary else ()),
-        ("scale of the linear part", choice.linear_scale, _ends(LINEAR_SCALES)),
-    ]
-    return tuple(
-        f"{name}: the {'largest' if end == grid[-1] else 'smallest'} value"
-        for name, value, grid in ends
-        for end in grid
-        if value is not None and math.isclose(value, end)
+    lengthscales = LENGTHSCALES if choice.head.kernel.stationary else LENGTHSCALES[:0]
+    return at_ends(
+        [
+            ("noise", choice.variance.relative_noise, NOISES[:: len(NOISES) - 1 or 1]),
+            ("weight of force rows", choice.variance.force_weight, FORCE_WEIGHTS[-1:]),
+            ("lengthscale", choice.lengthscale, lengthscales[:: len(LENGTHSCALES) - 1]),
+            ("scale of the linear part", choice.linear_scale, LINEAR_SCALES[:: len(LINEAR_SCALES) - 1]),
+        ]
     )
-
-
-def _ends(grid: tuple[float, ...]) -> tuple[float, ...]:
-    return grid[0], grid[-1]
 
 
 def _choose(head: "LNK", lengthscale: float, data: _Collected, n_held_out: int) -> list[_Choice]:

@@ -14,7 +14,16 @@ from torch import Tensor
 
 from sigmaff.heads.base import FitSummary
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, RowLimit, Rows
-from sigmaff.heads.posterior import Moments, choose_mean, choose_variance, held_out_score, posteriors
+from sigmaff.heads.posterior import (
+    NOISES,
+    Moments,
+    Posterior,
+    at_ends,
+    choose_mean,
+    choose_variance,
+    held_out_score,
+    posteriors,
+)
 from sigmaff.progress import Counter, Listener
 
 if TYPE_CHECKING:
@@ -38,6 +47,7 @@ class ShallowEnsembleFit(FitSummary):
     n_members: int
     noise: float  # of the posterior that the members start from
     force_weight: float
+    at_ends: tuple[str, ...]  # of these, the smallest or largest value that was tried
     start_score: float
     score: float
     best_step: int
@@ -77,15 +87,19 @@ def solve(
     counter = Counter(listener, len(train) + len(held_out))
     [known] = train.undetermined_rows([head.basis], _within(TRAINING_ROWS, TRAINING_NUMBERS, head), seed, counter)
     [unknown] = held_out.undetermined_rows([head.basis], _within(HELD_OUT_ROWS, HELD_OUT_NUMBERS, head), seed, counter)
-    factor, noise, force_weight = _start(known, unknown, len(held_out))
+    factor, chosen = _start(known, unknown, len(held_out))
+    ends = [("noise", chosen.relative_noise, NOISES[:: len(NOISES) - 1])]
+    for end in (found := at_ends(ends)):
+        listener.warn(f"{end} that was tried: σ may depend on where the search ends")
     start, best, best_step = _trained(head.config, _transformed(known, factor), _transformed(unknown, factor), seed)
     members = best.mapped(factor.T)
     mean, score, scale = _assessed(members, unknown)
     _install(head, members, mean, scale)
     return ShallowEnsembleFit(
         n_members=head.config.n_members,
-        noise=noise,
-        force_weight=force_weight,
+        noise=chosen.noise,
+        force_weight=chosen.force_weight,
+        at_ends=found,
         start_score=start,
         score=score,
         best_step=best_step,
@@ -100,8 +114,8 @@ def _within(limit: RowLimit, n_numbers: int, head: "ShallowEnsemble") -> RowLimi
     return replace(limit, n_rows=min(limit.n_rows, max(1, n_numbers // head.basis.n_weights)))
 
 
-def _start(known: list[Rows], unknown: list[Rows], n_held_out: int) -> tuple[Tensor, float, float]:
-    """A factor of the covariance of the weights that suits the held-out rows best, its noise and force weight.
+def _start(known: list[Rows], unknown: list[Rows], n_held_out: int) -> tuple[Tensor, Posterior]:
+    """A factor of the covariance of the weights that suits the held-out rows best, and its posterior.
 
     The factor maps weights of unit variance to weights of the readout.
     """
@@ -111,7 +125,7 @@ def _start(known: list[Rows], unknown: list[Rows], n_held_out: int) -> tuple[Ten
     errors = [rows.targets for rows in unknown]
     chosen, _, prior_scale = choose_variance(candidates, unknown, errors, n_held_out)
     shrinkage = chosen.noise / (chosen.noise + chosen.eigenvalues)
-    return chosen.eigenvectors * (prior_scale * shrinkage).sqrt(), chosen.noise, chosen.force_weight
+    return chosen.eigenvectors * (prior_scale * shrinkage).sqrt(), chosen
 
 
 def _transformed(kinds: list[Rows], factor: Tensor) -> list[Rows]:
