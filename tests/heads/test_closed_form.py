@@ -285,6 +285,17 @@ class TestPrior:
         assert max(likelihoods) - self.log_likelihood(chosen) == pytest.approx(0.5, abs=0.01)
         assert (score, scale) == algebra.held_out_score(chosen, self.held_out, self.errors)
 
+    def test_has_the_least_scale_that_is_asked_for(self):
+        """λ is lowered until it has, which costs no likelihood: only s²λ is determined."""
+        candidates = posteriors(*self.moments, (0.0,))
+        smallest, score, scale = choose_variance(candidates, self.held_out, self.errors, self.N_STRUCTURES)
+        larger, other, found = choose_variance(
+            candidates, self.held_out, self.errors, self.N_STRUCTURES, least_scale=100.0 * scale
+        )
+        assert found == pytest.approx(100.0 * scale, rel=0.01)
+        assert larger.noise < smallest.noise
+        assert other < score
+
     def test_of_constants_that_no_composition_determines_is_not_in_the_head(self, trained: Trained):
         """Energies of ethanol and water say nothing about 3 H − C: σ of one more such group is that of embeddings."""
         fitted, result = fit(trained)

@@ -100,3 +100,11 @@ def test_a_training_from_before_resumes(trajectory: Path, tmp_path: Path):
     assert spacing(record.split.model_dump()) == 1
     anew = succeed("train", trajectory, *output, "--set", "training.max_epochs=3", "--force")
     assert "split in blocks of time" in anew
+
+
+def test_fitted_reference_energies_leave_other_compositions_open(trajectory: Path, tmp_path: Path):
+    """All of the energy per atom had to be shared out."""
+    data = load_data(configured(trajectory, tmp_path))
+    train = data.train.structures
+    sizes = np.array([len(atoms) for atoms in train.structures])
+    assert data.statistics.reference_std == pytest.approx(np.mean(np.abs(train.energy) / sizes))
