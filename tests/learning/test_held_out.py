@@ -198,7 +198,8 @@ def test_a_frame_of_the_exploration_keeps_the_risk(n_drawn: int) -> None:
 
 
 def scores(std: list[float], error: list[float]) -> Scores:
-    return Scores(forces_std=np.array(std), forces_error=np.array(error))
+    """As an exploration has them: training, choices and the calibration of σ have looked at held-out labels."""
+    return Scores(forces_std=np.array(std), forces_error=np.array(error), chose_model=True)
 
 
 def test_without_enough_random_structures_nothing_is_promised() -> None:
@@ -221,6 +222,7 @@ def test_the_latest_exploration_counts_alone_if_it_has_enough() -> None:
     assert mixed.value < 0.2
     assert "drawn at random from the explorations of rounds 1 to 2" in mixed.statement
     assert "assumed: this exploration visits structures like them" in mixed.statement
+    assert "the validation set, at which training, choices and the calibration of σ have looked" in mixed.statement
 
 
 def test_where_the_risk_asks_for_no_limit_it_is_the_largest_known_sigma() -> None:
