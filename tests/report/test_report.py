@@ -451,3 +451,13 @@ def test_viewer_shows_lowest_median_and_highest_std(ethanol, ether):
     assert data["low"] <= min(frame["std"])
     assert data["high"] >= max(frame["std"])
     assert [item["ood"] for item in data["sets"]] == [False, True]
+    assert data["surroundings"] is frame["surroundings"] is None  # this model does not say
+
+
+def test_viewer_colours_atoms_by_their_surroundings(ethanol):
+    unusual = np.linspace(0.01, 0.5, ethanol.n_atoms)
+    data: Any = viewer_data(replace(ethanol, node_energy_std_raw=unusual), None)
+    frame = data["sets"][0]["frames"][0]
+    np.testing.assert_allclose(frame["surroundings"], unusual[ethanol.structure_index == frame["index"]], rtol=1e-6)
+    shown = [value for one in data["sets"][0]["frames"] for value in one["surroundings"]]
+    assert (data["surroundings"]["low"], data["surroundings"]["high"]) == pytest.approx((min(shown), max(shown)))

@@ -1,14 +1,21 @@
 "use strict";
 // Draws molecules as depth-sorted shaded balls, coloured by σ, on plain canvases.
-// Data: {stops: ["#rrggbb", ...], low, high, sets: [{frames: [{index, rms, elements, positions, radii, std, error | null,
-// bonds}]}]}; positions in Å about the origin, σ and errors in eV/Å. Set k is shown by the element with data-set="k".
+// Data: {stops: ["#rrggbb", ...], low, middle, high, surroundings: {low, middle, high} | null, sets: [{frames: [{index, rms,
+// elements, positions, radii, std, error | null, surroundings | null, bonds}]}]}; positions in Å about the origin, σ and
+// errors in eV/Å, surroundings in eV. Set k is shown by the element with data-set="k".
 (() => {
   const data = JSON.parse(document.getElementById("viewer-data").textContent);
   const stops = data.stops.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
 
-  // σ -> rgb on a logarithmic scale between data.low and data.high.
+  const scales = {
+    forces: { ...data, name: "Force σ (eV/Å)", of: (frame) => frame.std },
+    surroundings: { ...data.surroundings, name: "How unusual the surroundings of an atom are (eV)", of: (frame) => frame.surroundings },
+  };
+  let scale = scales.forces;
+
+  // σ -> rgb, logarithmic between the ends of the scale.
   const colour = (std) => {
-    const t = Math.log(std / data.low) / Math.log(data.high / data.low);
+    const t = Math.log(std / scale.low) / Math.log(scale.high / scale.low);
     const at = Math.min(Math.max(t, 0), 1) * (stops.length - 1);
     const k = Math.min(Math.floor(at), stops.length - 2);
     return stops[k].map((channel, i) => channel + (at - k) * (stops[k + 1][i] - channel));
@@ -66,16 +73,16 @@
 
     function project(width, height) {
       const extent = Math.max(...frame.positions.map((p, i) => Math.hypot(...p) + frame.radii[i]), 1);
-      const scale = (zoom * 0.44 * Math.min(width, 1.35 * height)) / extent;
+      const size = (zoom * 0.44 * Math.min(width, 1.35 * height)) / extent;
       balls = frame.positions.map((p, i) => {
         const [x, y, z] = turn.map((row) => row[0] * p[0] + row[1] * p[1] + row[2] * p[2]);
         const near = 1 / (1 - z / (6 * extent)); // a weak perspective
         return {
-          x: width / 2 + scale * near * x, y: height / 2 - scale * near * y, z, radius: scale * near * frame.radii[i],
-          rgb: colour(frame.std[i]), element: frame.elements[i], hovered: i === hovered, index: i,
+          x: width / 2 + size * near * x, y: height / 2 - size * near * y, z, radius: size * near * frame.radii[i],
+          rgb: colour(scale.of(frame)[i]), element: frame.elements[i], hovered: i === hovered, index: i,
         };
       });
-      return scale;
+      return size;
     }
 
     function draw() {
@@ -87,20 +94,22 @@
       context.textAlign = "center";
       context.textBaseline = "middle";
       context.lineCap = "round";
-      const scale = project(width, height);
+      const size = project(width, height);
       const parts = balls.map((ball) => [ball.z, () => drawBall(context, ball)]);
       for (const [i, j] of frame.bonds) {
         const depth = Math.min(balls[i].z, balls[j].z); // behind both of its balls
-        parts.push([depth - 1e-6, () => drawBond(context, balls[i], balls[j], 0.16 * scale)]);
+        parts.push([depth - 1e-6, () => drawBond(context, balls[i], balls[j], 0.16 * size)]);
       }
       parts.sort((a, b) => a[0] - b[0]).forEach(([, paint]) => paint());
     }
+
+    const unusual = (atom) => frame.surroundings === null ? "" : `, surroundings ${frame.surroundings[atom].toPrecision(2)} eV`;
 
     function describe() {
       const atom = hovered < 0 ? null : hovered;
       const error = atom === null || frame.error === null ? "" : `, |error| ${frame.error[atom].toPrecision(2)} eV/Å`;
       note.textContent = atom === null ? "Hover over an atom to read its σ." :
-        `${frame.elements[atom]}, atom ${atom}: σ ${frame.std[atom].toPrecision(2)} eV/Å${error}`;
+        `${frame.elements[atom]}, atom ${atom}: σ ${frame.std[atom].toPrecision(2)} eV/Å${error}${unusual(atom)}`;
     }
 
     function show(k) {
@@ -139,7 +148,17 @@
     buttons.forEach((button, k) => button.addEventListener("click", () => show(k)));
     new ResizeObserver(draw).observe(canvas);
     show(Math.floor(frames.length / 2));
+    return draw;
   }
 
-  document.querySelectorAll(".viewer").forEach(viewer);
+  const redraws = [...document.querySelectorAll(".viewer")].map(viewer);
+  const choices = [...document.querySelectorAll(".colour-by button")];
+  choices.forEach((button) => button.addEventListener("click", () => {
+    scale = scales[button.dataset.scale];
+    choices.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+    document.querySelector(".scale-name").textContent = scale.name;
+    const ticks = [scale.low, scale.middle, scale.high];
+    document.querySelectorAll(".colourbar .ticks span").forEach((tick, k) => { tick.textContent = ticks[k].toPrecision(2); });
+    redraws.forEach((draw) => draw());
+  }));
 })();

@@ -1,4 +1,4 @@
-"""What the viewer of a page shows: a few structures of each set, atoms coloured by force σ."""
+"""What the viewer of a page shows: a few structures of each set, atoms coloured by force σ or by their surroundings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ class Frame:
     positions: Array  # (n_atoms, 3) Å
     forces_std: Array  # (n_atoms, 3) eV/Å
     forces_error: Array | None  # (n_atoms, 3) eV/Å; None: no label
+    surroundings: Array | None = None  # (n_atoms,) eV, how unusual they are (``Prediction.node_energy_std``)
 
     def content(self) -> dict[str, object]:
         """What the script of the page reads."""
@@ -42,6 +43,9 @@ class Frame:
             "radii": np.round(0.15 + 0.5 * radii, 3).tolist(),
             "std": [_rounded(value) for value in np.maximum(std, TINY)],
             "error": None if self.forces_error is None else [_rounded(value) for value in _atom_rms(self.forces_error)],
+            "surroundings": None
+            if self.surroundings is None
+            else [_rounded(value) for value in np.maximum(self.surroundings, TINY)],
             "bonds": bonds(self.positions, radii),
         }
 
@@ -55,11 +59,23 @@ def viewer_content(sets: Sequence[tuple[str, bool, Sequence[Frame]]]) -> dict[st
     shown = [(name, is_ood, frames) for name, is_ood, frames in sets if frames]
     if not shown:
         return None
-    std = np.concatenate([_atom_rms(frame.forces_std) for _, _, frames in shown for frame in frames])
+    every = [frame for _, _, frames in shown for frame in frames]
+    surroundings = [frame.surroundings for frame in every if frame.surroundings is not None]
+    content = [{"name": name, "ood": is_ood, "frames": [f.content() for f in frames]} for name, is_ood, frames in shown]
+    return {
+        "stops": COLOUR_STOPS,
+        **_scale([_atom_rms(frame.forces_std) for frame in every]),
+        "surroundings": _scale(surroundings) if len(surroundings) == len(every) else None,
+        "sets": content,
+    }
+
+
+def _scale(values: Sequence[Array]) -> dict[str, float]:
+    """Ends and middle of a logarithmic scale for all of these."""
+    std = np.concatenate(values)
     high = max(float(std.max()), TINY)
     low = min(max(float(std.min()), 1e-3 * high), 0.8 * high)
-    content = [{"name": name, "ood": is_ood, "frames": [f.content() for f in frames]} for name, is_ood, frames in shown]
-    return {"stops": COLOUR_STOPS, "low": low, "middle": (low * high) ** 0.5, "high": high, "sets": content}
+    return {"low": low, "middle": (low * high) ** 0.5, "high": high}
 
 
 def viewer_data(evaluation: Evaluation, ood: Evaluation | None) -> dict[str, object] | None:
@@ -80,6 +96,7 @@ def choose_frames(evaluation: Evaluation) -> list[int]:
 
 def _frames(evaluation: Evaluation) -> list[Frame]:
     std, error, chosen = evaluation.forces_std, evaluation.forces_error, choose_frames(evaluation)
+    unusual = evaluation.node_energy_std
     if std is None or not chosen:
         return []
     places = [slice(*np.searchsorted(evaluation.structure_index, [index, index + 1]).tolist()) for index in chosen]
@@ -91,6 +108,7 @@ def _frames(evaluation: Evaluation) -> list[Frame]:
             positions=evaluation.positions[atoms],
             forces_std=std[atoms],
             forces_error=None if error is None else error[atoms],
+            surroundings=None if unusual is None else unusual[atoms],
         )
         for label, index, atoms in zip(LABELS[len(chosen)], chosen, places, strict=True)
     ]
