@@ -11,6 +11,7 @@ from ase.build import molecule
 
 from conftest import Trained
 from sigmaff.data import GraphDataset, compute_statistics, label_structures
+from sigmaff.data.check import check_structures
 from sigmaff.evaluation import calibrate_evaluation, evaluate
 from sigmaff.graph import batch_graphs, build_graph
 from sigmaff.heads import LLPRConfig, LNKConfig
@@ -74,6 +75,11 @@ def test_std_is_the_energy_per_atom_that_was_shared_out(trained: Trained):
     bound = np.mean(np.abs(train.structures.energy - free) / sizes)
     assert compute_statistics(train, given).reference_std == pytest.approx(bound)
     assert bound < 0.2 * fitted.reference_std
+
+
+def test_the_doctor_says_what_a_data_set_leaves_open(trained: Trained):
+    (found,) = [finding for finding in check_structures(trained.train) if finding.code == "open_compositions"]
+    assert "2 of 3 reference energies" in found.message
 
 
 def test_isolated_atoms_determine_no_bonded_composition(trained: Trained):

@@ -76,13 +76,16 @@ def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "le
         scale=_scale(structures, references),
         mean_neighbors=dataset.mean_neighbors,
         n_structures=len(structures),
-        open_compositions=_open_compositions(structures),
+        open_compositions=open_compositions(structures),
         reference_std=_reference_std(structures, None if reference == "least_squares" else references),
     )
 
 
-def _open_compositions(structures: LabelledStructures) -> tuple[tuple[float, ...], ...]:
-    """Null space of the compositions. Isolated atoms say nothing about atoms in bonds."""
+def open_compositions(structures: LabelledStructures) -> tuple[tuple[float, ...], ...]:
+    """Directions in the space of compositions that the structures leave open, orthonormal: their null space.
+
+    Isolated atoms do not count: they say nothing about atoms in bonds.
+    """
     counts = composition(structures)
     bonded = counts[counts.sum(1) > 1]
     directions = null_space(np.unique(bonded if len(bonded) else counts, axis=0), rcond=1e-9)

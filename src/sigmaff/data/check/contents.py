@@ -10,6 +10,7 @@ from sigmaff.data.check.finding import Finding, findings
 from sigmaff.data.elements import symbols
 from sigmaff.data.order import describe, find_series
 from sigmaff.data.overlap import first_occurrence
+from sigmaff.data.statistics import open_compositions
 from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.graph.neighbors import neighbor_pairs
@@ -33,6 +34,12 @@ def check_composition(data: LabelledStructures) -> Iterator[Finding]:
     periodic = sum(bool(atoms.pbc.any()) for atoms in data.structures)
     message = f"{len(data)} structures of {min(sizes)} to {max(sizes)} atoms, {len(formulas)} compositions, "
     yield from findings("info", "composition", f"{message}{periodic} periodic; elements {symbols(data.elements)}", data)
+    if n_open := len(open_compositions(data)):
+        message = (
+            f"they determine {len(data.elements) - n_open} of {len(data.elements)} reference energies: energies of "
+            "other compositions will have a large σ"
+        )
+        yield from findings("info", "open_compositions", message, data)
     single = [index for index, size in enumerate(sizes) if size == 1]
     yield from findings("info", "isolated_atoms", f"{len(single)} structures are single atoms", data, single)
 
