@@ -198,3 +198,18 @@ def test_a_run_folder_takes_no_folder_of_others(tmp_path: Path) -> None:
     folder.file.rename(tmp_path / "thesis.tex")
     with pytest.raises(ConfigError, match=r"holds other files and no job\.json"):
         folder.claim(Job(settings={}))
+
+
+def test_a_run_that_was_killed_while_it_wrote_its_file_begins_anew(tmp_path: Path) -> None:
+    """The process dies in the middle of the first write, and leaves a temporary file."""
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom sigmaff.files import atomic_write\n"
+        "with atomic_write(Path(sys.argv[1])) as temporary:\n    temporary.write_text('{')\n    os._exit(9)\n"
+    )
+    for name in ("job.json", "a_rather_long_name_of_a_file_that_is_cut.json"):
+        subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    folder = RunFolder(tmp_path, "job.json", "")
+    job = Job(settings={"seed": 1})
+    assert folder.claim(job) == job
+    assert folder.file.exists()

@@ -19,6 +19,8 @@ from sigmaff.errors import ConfigError, DataError, SigmaffError
 
 LOCK = ".sigmaff-lock"
 DIGEST = re.compile("[0-9a-f]{64}")
+TEMPORARY = re.compile(r"\..{1,32}-[a-z0-9_]{8}(\.\w+)?")
+"""Names of temporary files of ``atomic_write``."""
 
 
 def refuse_overwrite(path: Path, force: bool) -> None:
@@ -88,8 +90,9 @@ def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def holds_files(directory: Path) -> bool:
-    """Whether the folder exists and holds files other than the lock."""
-    return directory.is_dir() and any(path.name != LOCK for path in directory.iterdir())
+    """Whether the folder exists and holds files other than the lock, and what a killed ``atomic_write`` leaves."""
+    names = (path.name for path in directory.iterdir()) if directory.is_dir() else ()
+    return any(name != LOCK and not TEMPORARY.fullmatch(name) for name in names)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
