@@ -145,6 +145,19 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_to_sections_lead_to_sections(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", document.read_text(encoding="utf-8"))
+    targets = [(document.parent / path if path else document, section) for path, section in links]
+    assert [(path.name, section) for path, section in targets if section not in sections(path)] == []
+
+
+def sections(document: Path) -> set[str]:
+    """Names of the headings, as links have them."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_command_is_documented() -> None:
     """In some document, by its name."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
