@@ -159,8 +159,7 @@ def run_md(
     Arguments:
         model: a loaded model.
         structures: one start each.
-        config: temperatures (K), steps, timestep (fs), ``stop_above`` (eV/Å, or the file of a guard), ..., as of
-            ``sigmaff md``.
+        config: temperatures (K), steps, timestep (fs), ``stop_above`` (eV/Å, or a guard), ..., as of ``sigmaff md``.
         directory: of trajectories, checkpoint and summary.
         calibration: labelled structures unseen by the model, for ``stop_above: auto`` and the drift monitor; the
             default is, for ``auto``, the validation structures of the model.
@@ -209,7 +208,7 @@ def guard(
 ) -> GuardResult:
     """Find a limit on σ that bounds the share of MD runs with a large force error, by labelled pilot runs.
 
-    Call it again to resume; with another ``error_above``, ``risk`` or ``confidence`` it uses the labels that are there.
+    Call it again to resume. Another ``error_above``, ``risk`` or ``confidence`` uses the labels that are there.
 
     Arguments:
         model: a loaded model.
@@ -223,15 +222,14 @@ def guard(
 
     Example:
         >>> model = sf.load("model.sigmaff")
-        >>> runs = {"temperature": 300, "steps": 2, "check_every": 1}
         >>> engine = {"calculator": "ase.calculators.morse:MorsePotential", "arguments": {"rho0": 3.0, "r0": 1.5}}
-        >>> promise = {"error_above": 20.0, "risk": 0.25, "pilots": 3, "engine": engine}
-        >>> found = sf.guard(model, "start.extxyz", runs | promise, "guard")
+        >>> runs, promise = {"temperature": 300, "steps": 2, "check_every": 1}, {"error_above": 20.0, "risk": 0.25}
+        >>> found = sf.guard(model, "start.extxyz", runs | promise | {"pilots": 3, "engine": engine}, "guard")
         >>> result = sf.run_md(model, "start.extxyz", runs | {"stop_above": found.path}, "guarded")
         >>> print(result.threshold.statement)
     """
-    settings, starts = _settings(GuardConfig, config), _structures(structures, labels=()).structures
-    return md.guard(model, starts, settings, Path(directory), listener)
+    starts = _structures(structures, labels=()).structures
+    return md.guard(model, starts, _settings(GuardConfig, config), Path(directory), listener)
 
 
 def learn(
