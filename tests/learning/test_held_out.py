@@ -198,8 +198,7 @@ def test_a_frame_of_the_exploration_keeps_the_risk(n_drawn: int) -> None:
 
 
 def scores(std: list[float], error: list[float]) -> Scores:
-    """As an exploration has them: training, choices and the calibration of σ have looked at held-out labels."""
-    return Scores(forces_std=np.array(std), forces_error=np.array(error), chose_model=True)
+    return Scores(forces_std=np.array(std), forces_error=np.array(error))
 
 
 def test_without_enough_random_structures_nothing_is_promised() -> None:

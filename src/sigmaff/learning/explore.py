@@ -53,7 +53,7 @@ class _Explorer:
         held_out = [atoms for atoms in self.labelled if atoms.info["held_out"]]
         dataset = dataset_for(self.model, label_structures(held_out))
         evaluation = evaluate(self.model, dataset, name="held out", listener=self.context.listener)
-        scores = structure_scores(evaluation, chose_model=True)
+        scores = structure_scores(evaluation)
         return choose_limit(config, scores, [drawn_in(atoms) for atoms in held_out])
 
     def in_pool(self) -> Explored:

@@ -7,6 +7,7 @@ exploration visited, those included that stopped a replica.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -29,7 +30,7 @@ def choose_limit(config: ExploreConfig, scores: Scores, drawn_in: Sequence[int |
     rounds, n_needed = np.array([number or 0 for number in drawn_in]), ceil(1.0 / config.risk) - 1
     latest = int(rounds.max())
     first = latest if latest and np.sum(rounds == latest) >= n_needed else 1
-    drawn = scores.part(rounds >= first)
+    drawn = replace(scores.part(rounds >= first), chose_model=True)  # early stopping and calibration look at them
     largest = float(scores.forces_std.max())
     words = f"limit on force σ: {largest:.4g} eV/Å, the largest of a held-out structure"
     if len(drawn) < n_needed:
