@@ -12,6 +12,7 @@ from sigmaff.backbones.descriptor import Descriptor, DescriptorConfig
 from sigmaff.backbones.dimenet import DimeNetPP, DimeNetPPConfig
 from sigmaff.backbones.nequip import NequIP, NequIPConfig
 from sigmaff.backbones.schnet import SchNet, SchNetConfig
+from sigmaff.backbones.surroundings import Surroundings as Surroundings
 
 REGISTERED: tuple[type[Backbone], ...] = (SchNet, DimeNetPP, NequIP, Coordinates, Descriptor)
 BACKBONES: dict[str, type[Backbone]] = {kind.Config.model_fields["name"].default: kind for kind in REGISTERED}

@@ -13,6 +13,7 @@ class Embedding:
     n_blocks: int = 1  # concatenated embeddings of one atom: a readout uses each of them, a kernel their sum
     activation: nn.Module  # applied to the embedding before the last linear map of the readout
     readout_bias: bool = True  # whether this linear map has a bias
+    n_surroundings: int = 0  # numbers after the embeddings that describe an atom's surroundings and are not learned
 
     def readout(self, n_outputs: int = 1) -> nn.Linear:
         """Make the last linear map, (..., n_blocks · n_features) -> (..., n_outputs). Its bias starts at zero.
@@ -23,6 +24,14 @@ class Embedding:
         if self.readout_bias:
             nn.init.zeros_(linear.bias)
         return linear
+
+    def learned(self, node_features: Tensor) -> Tensor:
+        """The embeddings alone, (..., n_blocks · n_features)."""
+        return node_features[..., : self.n_blocks * self.n_features] if self.n_surroundings else node_features
+
+    def surroundings(self, node_features: Tensor) -> Tensor:
+        """What is not learned, (..., n_surroundings)."""
+        return node_features[..., self.n_blocks * self.n_features :]
 
     def kernel_features(self, node_features: Tensor) -> Tensor:
         """Features that enter a kernel: the sum of an atom's n_blocks embeddings.

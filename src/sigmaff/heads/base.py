@@ -59,6 +59,11 @@ class HeadSettings(Settings):
         return ("joint",)
 
     @property
+    def wants_surroundings(self) -> bool:
+        """Whether the features of an atom include what is not learned (``Embedding.n_surroundings``)."""
+        return False
+
+    @property
     def takes_backbone(self) -> bool:
         """Whether the backbone is trained before the head."""
         return self.stages[0] == "backbone"

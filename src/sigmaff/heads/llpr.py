@@ -21,8 +21,8 @@ class LLPRConfig(HeadSettings):
 
     name: Literal["llpr"] = "llpr"
     variance_labels: Literal["energy", "energy+forces"] = Field(
-        default="energy+forces",
-        description="labels that reduce the variance; force rows enter with a weight chosen on held-out data",
+        default="energy",
+        description="labels that reduce the variance of forces; force rows enter with a weight chosen on held-out data",
     )
     n_samples: int = Field(default=64, ge=1, le=1024, description="last layers drawn for sampled force σ")
 
@@ -35,6 +35,7 @@ class LLPRConfig(HeadSettings):
             kernel="linear",
             by_element=False,
             mean="backbone",
+            distance_aware=False,
             variance_labels=self.variance_labels,
             n_inducing=1,
             n_samples=self.n_samples,

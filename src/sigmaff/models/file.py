@@ -17,7 +17,7 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
-from sigmaff.heads import LLPRConfig, LNKConfig
+from sigmaff.heads import HeadConfig, LLPRConfig, LNKConfig
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
@@ -26,8 +26,9 @@ from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration, Calibrations
 from sigmaff.models.record import RunRecord
 
-FORMAT_VERSION = 4
-"""4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
+FORMAT_VERSION = 5
+"""5: unseen surroundings, variance of energies from energies alone.
+4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
@@ -214,7 +215,21 @@ def _upgraded(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[st
     """The tensors as this version has them."""
     if header.format_version < 3:
         tensors = tensors | _label_noise(header, tensors)
-    return tensors if header.format_version > 3 else tensors | _linear_kernels(path, header, tensors)
+    if header.format_version < 4:
+        tensors = tensors | _linear_kernels(path, header, tensors)
+    return tensors if header.format_version > 4 else tensors | _slope_factors(header, tensors)
+
+
+def _slope_factors(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Up to format 4 energies and slopes have one factor."""
+    names = [f"{_member(number)}head." for number, part in enumerate(header.parts) if _tempered(part.config.head)]
+    return {f"{name}slope_cholesky": tensors[f"{name}weight_cholesky"].clone() for name in names}
+
+
+def _tempered(head: HeadConfig) -> bool:
+    if isinstance(head, LLPRConfig):
+        return head.variance_labels == "energy+forces"
+    return isinstance(head, LNKConfig) and head.fit == "closed_form" and head.variance_labels == "energy+forces"
 
 
 def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -266,12 +281,24 @@ def _parse(path: Path, metadata: str) -> Header:
             f"{path}: written in model format {found} by sigmaff {content.get('library_version')}; this is sigmaff "
             f"{version('sigmaff')}, which reads formats up to {FORMAT_VERSION}: install that version or a newer one"
         )
+    if isinstance(found, int) and found < 5:
+        _without_surroundings(content)
     try:
         return Header.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
+
+
+def _without_surroundings(content: dict[str, Any]) -> None:
+    """Heads up to format 4 do not look at surroundings, and do not say so."""
+    for part in (content, *content.get("other_members", ())):
+        head = part.get("config", {}).get("head", {})
+        if head.get("name", "lnk") == "lnk":
+            head["distance_aware"] = False
+        if head.get("name", "lnk") in ("lnk", "llpr"):
+            head.setdefault("variance_labels", "energy+forces")
 
 
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:

@@ -7,19 +7,20 @@ Sampled: k posterior functions, drawn once with the model, are k smooth conserva
 square of the derivatives of their deviations from the mean: one forward pass and k batched backward passes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from sigmaff.backbones import Backbone
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import unit_displacements
 from sigmaff.heads import Head, HeadForceStdMethod
 from sigmaff.models.prediction import ForceStdMethod
 
+Embed = Callable[[AtomicGraph], Tensor]
+"""From a graph to the features of its atoms: ``Potential.embed``."""
 TANGENT_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
 ELEMENTS_PER_PAIR = 2048
@@ -27,7 +28,7 @@ ELEMENTS_PER_PAIR = 2048
 
 
 def forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, how: ForceStdMethod
+    embed: Embed, head: Head, graph: AtomicGraph, features: Tensor, how: ForceStdMethod
 ) -> tuple[Tensor | None, HeadForceStdMethod | None]:
     """Variance of the normalised forces, (n_atoms, 3), and the way it was computed.
 
@@ -49,27 +50,27 @@ def forces_variance(
     if how == "auto":
         exactly = (3 * n_atoms <= head.n_samples) | ("sampled" not in head.force_std_methods)
     if not exactly.any():
-        return sampled_forces_variance(backbone, head, graph, features), "sampled"
-    exact = exact_forces_variance(backbone, head, graph, features, int(n_atoms[exactly].max()))
+        return sampled_forces_variance(embed, head, graph, features), "sampled"
+    exact = exact_forces_variance(embed, head, graph, features, int(n_atoms[exactly].max()))
     if exactly.all():
         return exact, "exact"
-    sampled = sampled_forces_variance(backbone, head, graph, features)
+    sampled = sampled_forces_variance(embed, head, graph, features)
     return torch.where(exactly[graph.structure_index, None], exact, sampled), "sampled"
 
 
 def embedding_tangents(
-    backbone: Backbone, graph: AtomicGraph, directions: Tensor, shift_directions: Tensor | None = None
+    embed: Embed, graph: AtomicGraph, directions: Tensor, shift_directions: Tensor | None = None
 ) -> Iterator[Tensor]:
     """Derivatives of the embeddings along displacements of atoms, and of the images that pairs reach, if given.
 
     (n, n_atoms, 3) and (n, n_pairs, 3) -> (n, n_atoms, n_blocks · n_features), in parts that bound memory.
     """
 
-    def embed(positions: Tensor, pair_shift: Tensor) -> Tensor:
-        return backbone(replace(graph, positions=positions, pair_shift=pair_shift))
+    def moved(positions: Tensor, pair_shift: Tensor) -> Tensor:
+        return embed(replace(graph, positions=positions, pair_shift=pair_shift))
 
     def tangent(direction: Tensor, shift_direction: Tensor) -> Tensor:
-        return torch.func.jvp(embed, (graph.positions, graph.pair_shift), (direction, shift_direction))[1]
+        return torch.func.jvp(moved, (graph.positions, graph.pair_shift), (direction, shift_direction))[1]
 
     if shift_directions is None:
         shift_directions = graph.pair_shift.new_zeros(1, 1, 1).expand(len(directions), *graph.pair_shift.shape)
@@ -83,20 +84,18 @@ def _chunk(graph: AtomicGraph) -> int:
     return max(1, TANGENT_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
 
 
-def exact_forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, n_largest: int
-) -> Tensor:
+def exact_forces_variance(embed: Embed, head: Head, graph: AtomicGraph, features: Tensor, n_largest: int) -> Tensor:
     """Exact for structures of up to ``n_largest`` atoms; for larger ones the values mean nothing."""
     rank = graph.atom_rank()
     directions = unit_displacements(rank, n_largest, graph.positions.dtype)
     variances = [
-        head.slope_variance(features, tangents, graph) for tangents in embedding_tangents(backbone, graph, directions)
+        head.slope_variance(features, tangents, graph) for tangents in embedding_tangents(embed, graph, directions)
     ]
     by_coordinate = torch.cat(variances).unflatten(0, (-1, 3))  # (n_largest, 3, n_structures)
     return by_coordinate[rank.clamp(max=n_largest - 1), :, graph.structure_index]
 
 
-def virial_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
+def virial_variance(embed: Embed, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
     """Variance of the derivatives of energies by symmetric strains, (n_structures, 3, 3).
 
     ∂E/∂ε_ab is the slope along x -> x (1 + ½(e_ab + e_ba)), for atoms and for images.
@@ -106,7 +105,7 @@ def virial_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features
     strains = 0.5 * (outer + outer.transpose(1, 2))
     upper = torch.triu_indices(3, 3, device=strains.device)
     chosen = strains[3 * upper[0] + upper[1]]
-    tangents = embedding_tangents(backbone, graph, graph.positions @ chosen, graph.pair_shift @ chosen)
+    tangents = embedding_tangents(embed, graph, graph.positions @ chosen, graph.pair_shift @ chosen)
     by_strain = torch.cat([head.slope_variance(features, part, graph) for part in tangents])  # (6, n_structures)
     variance = by_strain.new_zeros(graph.n_structures, 3, 3)
     variance[:, upper[0], upper[1]] = by_strain.T
@@ -114,15 +113,15 @@ def virial_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features
     return variance
 
 
-def sampled_forces_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
-    def embed(positions: Tensor) -> Tensor:
-        return backbone(graph.with_positions(positions))
+def sampled_forces_variance(embed: Embed, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
+    def moved(positions: Tensor) -> Tensor:
+        return embed(graph.with_positions(positions))
 
     def deviations(node_features: Tensor) -> Tensor:
         return head.energy_deviations(node_features, graph).sum(-1)
 
     head.draw()
-    pull_back = torch.func.vjp(embed, graph.positions)[1]
+    pull_back = torch.func.vjp(moved, graph.positions)[1]
     cotangents = torch.func.jacrev(deviations)(features)  # (n_samples, n_atoms, n_features)
     samples = torch.func.vmap(lambda c: pull_back(c)[0], chunk_size=_chunk(graph))(cotangents)
     return samples.square().mean(0).to(graph.dtype)

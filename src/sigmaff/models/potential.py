@@ -7,7 +7,7 @@ from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor
 
-from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
+from sigmaff.backbones import BackboneConfig, SchNetConfig, Surroundings, build_backbone
 from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
 from sigmaff.data.elements import unknown_element
@@ -44,7 +44,11 @@ class Potential(Model):
                 f"the data hold {chemical_symbols[statistics.elements[-1]]}; {config.backbone.name} knows elements up "
                 f"to {chemical_symbols[self.backbone.max_atomic_number]}"
             )
-        self.head = build_head(config.head, self.backbone.embedding, statistics.elements)
+        embedding, self.surroundings = self.backbone.embedding, None
+        if config.head.wants_surroundings:
+            self.surroundings = Surroundings(statistics.elements, self.backbone.cutoff)
+            embedding = replace(embedding, n_surroundings=self.surroundings.n_features)
+        self.head = build_head(config.head, embedding, statistics.elements)
         self._references = _reference_table(statistics)
         self._anchor: Tensor
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
@@ -113,8 +117,15 @@ class Potential(Model):
         (gradient, virial), (_, parts) = slopes(graph.positions, strain)
         return self.head.distribution(**parts), -gradient.to(graph.dtype), _symmetric(virial).to(graph.dtype)
 
+    def embed(self, graph: AtomicGraph) -> Tensor:
+        """Features of atoms, as the head takes them: embeddings and, in float64, surroundings that are not learned."""
+        embeddings = self.backbone(graph)
+        if self.surroundings is None:
+            return embeddings
+        return torch.cat([embeddings.double(), self.surroundings(graph)], dim=-1)
+
     def _energy(self, graph: AtomicGraph) -> tuple[Tensor, dict[str, Tensor]]:
-        distribution = self.head(self.backbone(graph), graph)
+        distribution = self.head(self.embed(graph), graph)
         return distribution.mean.sum(), distribution.tensors()
 
     def normalised_virial(self, graph: AtomicGraph, stress: Tensor) -> Tensor:
@@ -138,11 +149,11 @@ class Potential(Model):
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             distribution, features, forces, virial = self.derivatives(graph)
-            variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
+            variance, how = forces_variance(self.embed, self.head, graph, features, forces_std)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
             stress_variance = None
             if how in ("exact", "sampled") and graph.cell is not None:
-                stress_variance = virial_variance(self.backbone, self.head, graph, features)
+                stress_variance = virial_variance(self.embed, self.head, graph, features)
         scale = self.statistics.scale
         prediction = self.in_physical_units(graph, distribution, forces, virial)
         return replace(
@@ -190,7 +201,7 @@ class Potential(Model):
             if graph.cell is not None:
                 inputs.append(torch.zeros_like(graph.cell).requires_grad_())
                 moved = _strained(moved, inputs[1])
-            features = self.backbone(moved)
+            features = self.embed(moved)
             distribution = self.head(features, moved)
             slopes = torch.autograd.grad(distribution.mean.sum(), inputs)
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)

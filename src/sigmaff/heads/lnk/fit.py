@@ -2,13 +2,16 @@
 
 One pass over the training set collects sufficient statistics for a few lengthscales; all else is algebra on matrices of
 the size of the weights (``posterior``). Mean and variance are chosen apart: thousands of force rows protect the mean,
-but make the variance of a misspecified model overconfident, so each finds its own noise and weight of force rows.
+but make the variance of a misspecified model overconfident. So the variance of energies comes from energy rows alone,
+and that of forces too, unless force rows are asked for; then it finds its own noise and weight of force rows.
+
+Last comes the reach of the training set (``UnseenSurroundings``): the shortest that held-out energies allow.
 """
 
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +20,7 @@ from torch import Tensor
 from sigmaff.errors import ConfigError
 from sigmaff.heads.base import FitSummary
 from sigmaff.heads.lnk.kernel import LENGTHSCALE_FACTOR
+from sigmaff.heads.lnk.reach import DISTANCE_ORIGIN, choose_reach
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, Rows
 from sigmaff.heads.posterior import (
     FORCE_WEIGHTS,
@@ -66,17 +70,25 @@ class LNKFit(FitSummary):
     score: float
     n_energy_rows: int
     n_force_rows: int
+    distance_prior: float | None = None  # eV, σ of an atom in surroundings unlike all known ones; None: not used
+    distance_origin: str | None = None
+    reach: float | None = None  # distance at which half of that variance is there, over that of held-out atoms
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Choice:
-    head: "LNK"
-    lengthscale: float
-    linear_scale: float | None
+class _Posteriors(NamedTuple):
     variance: Posterior
+    slopes: Posterior | None  # None: as the variance of energies
     mean: Posterior | None
     score: float
     prior_scale: float
+    slope_scale: float
+
+
+class _Choice(NamedTuple):
+    head: "LNK"
+    lengthscale: float
+    linear_scale: float | None
+    found: _Posteriors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +121,10 @@ def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int
         _choose(candidate, factor, data, len(held_out))
         for (candidate, factor), data in zip(candidates, collected, strict=True)
     ]
-    best = min((choice for options in choices for choice in options), key=lambda choice: choice.score)
+    best = min((choice for options in choices for choice in options), key=lambda choice: choice.found.score)
+    found = best.found
     _install(head, best)
+    reach = None if head.unseen is None else choose_reach(head, train, held_out)
     for end in (ends := _at_ends(best)):
         listener.warn(f"{end} that was tried: σ may depend on where the search ends")
     return LNKFit(
@@ -118,17 +132,20 @@ def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int
         n_inducing=head.kernel.n_inducing,
         lengthscale=best.lengthscale,
         linear_scale=best.linear_scale,
-        noise=best.variance.noise,
-        relative_noise=best.variance.relative_noise,
-        force_weight=best.variance.force_weight,
-        mean_noise=None if best.mean is None else best.mean.noise,
-        mean_force_weight=None if best.mean is None else best.mean.force_weight,
-        prior_std=best.prior_scale**0.5 * train.scale,
+        noise=found.variance.noise,
+        relative_noise=found.variance.relative_noise,
+        force_weight=0.0 if found.slopes is None else found.slopes.force_weight,
+        mean_noise=None if found.mean is None else found.mean.noise,
+        mean_force_weight=None if found.mean is None else found.mean.force_weight,
+        prior_std=found.prior_scale**0.5 * train.scale,
         prior_origin=_origin(head.config, best),
         at_ends=ends,
-        score=best.score,
+        score=found.score,
         n_energy_rows=collected[0].energy.count,
         n_force_rows=collected[0].forces.count,
+        distance_prior=None if reach is None else head.config.distance_prior,
+        distance_origin=None if reach is None else DISTANCE_ORIGIN,
+        reach=reach,
     )
 
 
@@ -164,7 +181,7 @@ def _origin(config: "LNKConfig", choice: _Choice) -> str:
     """Of the prior, for people."""
     if config.selection == "marginal_likelihood":
         return "marginal likelihood of the training set"
-    if config.by_element and math.isclose(choice.prior_scale, LEAST_PRIOR, rel_tol=0.01):
+    if config.by_element and math.isclose(choice.found.prior_scale, LEAST_PRIOR, rel_tol=0.01):
         return "energy scale of the data: rms force times 1 Å"
     return "held-out likelihood: the smallest prior within one standard error"
 
@@ -174,8 +191,12 @@ def _at_ends(choice: _Choice) -> tuple[str, ...]:
     lengthscales = LENGTHSCALES if choice.head.kernel.stationary else LENGTHSCALES[:0]
     return at_ends(
         [
-            ("noise", choice.variance.relative_noise, NOISES[:: len(NOISES) - 1 or 1]),
-            ("weight of force rows", choice.variance.force_weight, FORCE_WEIGHTS[-1:]),
+            ("noise", choice.found.variance.relative_noise, NOISES[:: len(NOISES) - 1 or 1]),
+            (
+                "weight of force rows",
+                None if choice.found.slopes is None else choice.found.slopes.force_weight,
+                FORCE_WEIGHTS[-1:],
+            ),
             ("lengthscale", choice.lengthscale, lengthscales[:: len(LENGTHSCALES) - 1]),
             ("scale of the linear part", choice.linear_scale, LINEAR_SCALES[:: len(LINEAR_SCALES) - 1]),
         ]
@@ -190,55 +211,55 @@ def _choose(head: "LNK", lengthscale: float, data: _Collected, n_held_out: int) 
     for linear_scale in LINEAR_SCALES if two_parts else (1.0,):
         scales = torch.ones(kernel.n_weights, dtype=torch.float64)
         scales[kernel.n_inducing :] = linear_scale**0.5
-        variance, mean, score, prior_scale = _best_posterior(data.scaled(scales), head.config, n_held_out)
-        choices.append(
-            _Choice(
-                head=head,
-                lengthscale=lengthscale,
-                linear_scale=linear_scale if two_parts else None,
-                variance=variance,
-                mean=mean,
-                score=score,
-                prior_scale=prior_scale,
-            )
-        )
+        found = _best_posteriors(data.scaled(scales), head.config, n_held_out)
+        choices.append(_Choice(head, lengthscale, linear_scale if two_parts else None, found))
     return choices
 
 
-def _best_posterior(
-    data: _Collected, config: "LNKConfig", n_held_out: int
-) -> tuple[Posterior, Posterior | None, float, float]:
-    """Posteriors for variance and mean, the score of the former, and the prior's scale."""
+def _best_posteriors(data: _Collected, config: "LNKConfig", n_held_out: int) -> _Posteriors:
+    """Of variance, slopes and mean."""
     has_forces = data.forces.count > 0
     candidates = posteriors(data.energy, data.forces, FORCE_WEIGHTS if has_forces else FORCE_WEIGHTS[:1])
-    tempered = [c for c in candidates if c.force_weight == 0.0 or config.variance_labels == "energy+forces"]
-    if config.selection == "marginal_likelihood":
-        honest = [c for c in tempered if (c.force_weight > 0) == (has_forces and config.variance_labels != "energy")]
-        scores = [marginal_score(c, data.energy, data.forces) for c in honest]
-        best = min(range(len(honest)), key=lambda k: scores[k][0])
-        return honest[best], honest[best] if config.mean == "residual" else None, *scores[best]
     mean, errors = None, [rows.targets for rows in data.held_out]
-    if config.mean == "residual":
+    if config.mean == "residual" and config.selection == "held_out":
         mean, errors = choose_mean(candidates, data.held_out)
-    least = LEAST_PRIOR if config.by_element else 0.0
-    variance, score, prior_scale = choose_variance(tempered, data.held_out, errors, n_held_out, least)
-    return variance, mean, score, prior_scale
+
+    def chosen(options: list[Posterior]) -> tuple[Posterior, float, float]:
+        if config.selection == "marginal_likelihood":
+            scores = [marginal_score(option, data.energy, data.forces) for option in options]
+            best = min(range(len(options)), key=lambda k: scores[k][0])
+            return options[best], *scores[best]
+        least = LEAST_PRIOR if config.by_element else 0.0
+        return choose_variance(options, data.held_out, errors, n_held_out, least)
+
+    variance, score, scale = chosen([c for c in candidates if c.force_weight == 0.0])
+    slopes, slope_scale = None, scale
+    if has_forces and config.variance_labels == "energy+forces":
+        honest = config.selection == "marginal_likelihood"  # every label that the variance uses counts
+        slopes, _, slope_scale = chosen([c for c in candidates if c.force_weight > 0.0 or not honest])
+    if config.mean == "residual" and config.selection == "marginal_likelihood":
+        mean = slopes or variance
+    return _Posteriors(variance, slopes, mean, score, scale, slope_scale)
 
 
 def _install(head: "LNK", choice: _Choice) -> None:
     """Write the chosen posterior into the head, with the prior's scale moved from the weights into the kernel."""
-    scale = choice.prior_scale**0.5
+    found = choice.found
+    scale = found.prior_scale**0.5
     head.kernel.load_state_dict(choice.head.kernel.state_dict())
     head.kernel.log_scale.fill_(float(np.log(scale)))
     if head.kernel.log_linear_scale is not None:
         head.kernel.log_linear_scale.fill_(float(np.log(scale * (choice.linear_scale or 1.0) ** 0.5)))
     assert head.energy_noise is not None
     assert head.force_weight is not None
-    head.energy_noise.fill_(choice.prior_scale * choice.variance.noise)
-    head.force_weight.fill_(choice.variance.force_weight)
-    head.weight_cholesky.copy_(_cholesky(choice.variance.covariance))
-    if choice.mean is not None:
-        head.weight_mean.copy_(choice.mean.mean / scale)
+    head.energy_noise.fill_(found.prior_scale * found.variance.noise)
+    head.weight_cholesky.copy_(_cholesky(found.variance.covariance))
+    if head.slope_cholesky is not None:
+        slopes = found.slopes or found.variance
+        head.force_weight.fill_(slopes.force_weight)
+        head.slope_cholesky.copy_((found.slope_scale / found.prior_scale) ** 0.5 * _cholesky(slopes.covariance))
+    if found.mean is not None:
+        head.weight_mean.copy_(found.mean.mean / scale)
 
 
 def _cholesky(covariance: Tensor) -> Tensor:

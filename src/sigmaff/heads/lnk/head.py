@@ -3,6 +3,8 @@
     f(h, e) = w · φ(h, e) + r(h, e),      w ~ N(μ, C Cᵀ),      r ~ GP(0, k − φ·φ)
     E = Σ_i mean(h_i) + Σ_i f(h_i, e_i)
 
+Beside f stands what no label says anything about (``UnseenSurroundings``), with a mean of zero.
+
 | symbol | here |
 |---|---|
 | h | ``node_features`` (n_atoms, d) |
@@ -13,21 +15,22 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, Stage
+from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk import fit
+from sigmaff.heads.lnk.config import LNKConfig
 from sigmaff.heads.lnk.kernel import LocalKernel
+from sigmaff.heads.lnk.unseen import UnseenSurroundings, Waves
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -40,83 +43,12 @@ MAX_DRAWS = 2**27
 """Random numbers behind sampled force σ (a gigabyte)."""
 
 
-class LNKConfig(HeadSettings):
-    """Hyper-parameters of the Localized Neural Kernel."""
-
-    name: Literal["lnk"] = "lnk"
-    kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
-        default="linear",
-        description="covariance of the embeddings of two atoms of one element: that of a last layer of random weights "
-        "(linear), one that falls off with distance (rbf; the paper's; matern52), or the sum of both",
-    )
-    by_element: bool = Field(
-        default=True, description="whether atoms of different elements are independent, or compared as if of one"
-    )
-    covariance: Literal["full", "diagonal"] = Field(
-        default="full",
-        description="variance of an energy: over all pairs of atoms (full: σ of n far copies grows as n), or over each "
-        "atom by itself (diagonal: as √n; the paper's)",
-    )
-    mean: Literal["constant", "backbone", "residual"] = Field(
-        default="residual",
-        description="predicted energy: a constant plus the Gaussian process (constant; the paper's), the backbone's "
-        "own readout unchanged (backbone), or the readout plus the Gaussian process of its error (residual)",
-    )
-    fit: Literal["closed_form", "variational"] = Field(
-        default="closed_form",
-        description="closed_form: train the backbone, freeze it, solve for the posterior; variational: gradient "
-        "descent on the predictive log-likelihood (the paper's)",
-    )
-    freeze_backbone: bool = Field(
-        default=True,
-        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or "
-        "continue to train it together with the process (the paper's LNK)",
-    )
-    variance_labels: Literal["energy", "energy+forces"] = Field(
-        default="energy+forces",
-        description="closed form only: labels that reduce the variance; force rows enter with a weight chosen on "
-        "held-out data, which may be zero",
-    )
-    selection: Literal["held_out", "marginal_likelihood"] = Field(
-        default="held_out",
-        description="closed form only: criterion for lengthscale, scales, noise and the weight of force rows: the "
-        "likelihood of held-out energies and forces, or that of the training set, which makes σ too narrow",
-    )
-    n_inducing: int = Field(
-        default=100,
-        ge=1,
-        le=20_000,
-        description="inducing points of a kernel that falls off with distance, shared out over the elements",
-    )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
-    n_frequencies: int = Field(
-        default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
-    )
-
-    @property
-    def unsolvable(self) -> str | None:
-        """Why these settings do not go with the fit closed_form, if they do not."""
-        if self.mean == "constant":
-            return "mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
-        if self.covariance == "diagonal":
-            return (
-                "covariance 'diagonal' needs fit 'variational': it adds up variances of shares of atoms, and labels "
-                "determine only the sum of shares; closed_form takes full"
-            )
-        return None
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        if self.fit == "closed_form":
-            return ("backbone", "solve")
-        return ("backbone", "head") if self.freeze_backbone else ("backbone", "joint")
-
-
 class _Factors(NamedTuple):
     """Values that follow from the parameters alone."""
 
     mean: Tensor  # μ, as it acts on the kernel's rows (p,)
     cholesky: Tensor  # C (p, p)
+    slope_cholesky: Tensor  # C of slopes, if force labels informed it (p, p)
     of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
 
 
@@ -128,6 +60,11 @@ class _Draws(NamedTuple):
     prior: Tensor  # (n_elements + 1, n_frequencies, n_samples)
     posterior: Tensor  # (p, n_samples)
     unseen: Tensor  # (n_linear, n_samples)
+    waves: Waves | None  # of unseen surroundings
+
+    def to(self, device: torch.device) -> "_Draws":
+        moved: dict[str, Any] = {name: value.to(device) for name, value in self._asdict().items() if value is not None}
+        return self._replace(**moved)
 
 
 class LabelNoise(NamedTuple):
@@ -155,6 +92,7 @@ class LNK(Head):
             self.force_std_methods = ("exact",)
         self.n_samples = config.n_samples
         self.embedding = embedding
+        self.unseen = UnseenSurroundings(embedding.n_surroundings, len(elements)) if config.wants_surroundings else None
         self.readout = None if config.mean == "constant" else embedding.readout()
         stationary, linear = KERNELS[config.kernel]
         n_elements = len(elements) if config.by_element else 1
@@ -173,9 +111,12 @@ class LNK(Head):
         self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
         index = _element_index(elements) if config.by_element else torch.zeros(len(chemical_symbols), dtype=torch.int64)
         self.element_index = nn.Buffer(index, persistent=False)
+        self.kind_index = nn.Buffer(_element_index(elements), persistent=False)
         solved = config.fit == "closed_form"
         self.energy_noise = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
         self.force_weight = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
+        tempered = solved and config.variance_labels == "energy+forces"
+        self.slope_cholesky = nn.Buffer(torch.eye(n_weights, dtype=torch.float64)) if tempered else None
         self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
         self._kept_draws: _Draws | None = None
 
@@ -200,7 +141,7 @@ class LNK(Head):
         """Drawn at the first use, and kept."""
         device = self.weight_mean.device
         if self._kept_draws is None or self._kept_draws.phases.device != device:
-            self._kept_draws = _Draws(*(draws.to(device) for draws in self._draw()))
+            self._kept_draws = self._draw().to(device)
         return self._kept_draws
 
     def _draw(self) -> _Draws:
@@ -223,6 +164,7 @@ class LNK(Head):
             prior=normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies),
             posterior=normal(self.n_weights, n_samples),
             unseen=normal(self.kernel.n_linear, n_samples),
+            waves=None if self.unseen is None else Waves.drawn(self.unseen, n_frequencies, n_samples, generator),
         )
 
     def find_damage(self) -> str | None:
@@ -242,16 +184,25 @@ class LNK(Head):
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Place the inducing points on training embeddings."""
         elements = self.element_index[atomic_numbers]
-        self.kernel.initialize(node_features.detach().double(), elements, structure_index)
+        self.kernel.initialize(self._learned(node_features.detach()), elements, structure_index)
+        if self.unseen is not None:
+            surroundings = self.embedding.surroundings(node_features.detach()).double()
+            self.unseen.learn(surroundings, self.kind_index[atomic_numbers])
+
+    def _learned(self, node_features: Tensor) -> Tensor:
+        return self.embedding.learned(node_features).double()
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        tensors = (*self.kernel.tensors(), self.weight_mean, self.weight_cholesky)
+        tensors = [*self.kernel.tensors(), self.weight_mean, self.weight_cholesky]
+        tensors += [] if self.slope_cholesky is None else [self.slope_cholesky]
         with self.kernel.prepared(), self._factors.prepared(tensors):
             yield
 
     def _compute_factors(self) -> _Factors:
-        return _Factors(self.kernel.unwhiten(self.weight_mean), self.weight_cholesky.tril(), None)
+        cholesky = self.weight_cholesky.tril()
+        slope = cholesky if self.slope_cholesky is None else self.slope_cholesky.tril()
+        return _Factors(self.kernel.unwhiten(self.weight_mean), cholesky, slope, None)
 
     def _compute_factors_by_element(self) -> _Factors:
         factors = self._compute_factors()
@@ -264,12 +215,14 @@ class LNK(Head):
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
         elements = self.element_index[graph.atomic_numbers]
-        features = node_features.double()
+        features = self._learned(node_features)
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
             rows = self.kernel.rows(features, elements)
         node_mean = self._node_mean(node_features, rows)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
             variance = self._variance(features, elements, rows, graph)
+            if self.unseen is not None:
+                variance = variance + self.unseen.variance(*self._surroundings(node_features, graph), graph)
         return EnergyDistribution(
             node_mean=node_mean,
             mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures),
@@ -281,10 +234,17 @@ class LNK(Head):
         if not self.kernel.has_centers:
             return None
         elements = self.element_index[graph.atomic_numbers]
-        features = node_features.double()
+        features = self._learned(node_features)
         basis = self.kernel.basis(features, elements)
         explained = self._node_quadratic(self.kernel.deviations(basis, elements), elements, self._factors())
-        return explained + self.kernel.node_residual(features, elements, basis)
+        variance = explained + self.kernel.node_residual(features, elements, basis)
+        if self.unseen is None:
+            return variance
+        return variance + self.unseen.node_variance(*self._surroundings(node_features, graph))
+
+    def _surroundings(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """Of atoms, and their elements, as ``unseen`` takes them."""
+        return self.embedding.surroundings(node_features).double(), self.kind_index[graph.atomic_numbers]
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
@@ -307,8 +267,8 @@ class LNK(Head):
         f − mean(f) = f₀(h) + φ(h) · (C ε − L⁻¹ f₀(Z))
         """
         elements = self.element_index[graph.atomic_numbers]
-        features = node_features.double()
-        weights = self._factors().cholesky @ self._draws().posterior
+        features = self._learned(node_features)
+        weights = self._factors().slope_cholesky @ self._draws().posterior
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
             at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
@@ -322,31 +282,41 @@ class LNK(Head):
         deviations = deviations + self.kernel.basis(features, elements) @ weights
         if self.kernel.linear and self.kernel.has_unseen(elements):
             deviations = deviations + self.kernel.unseen_features(features, elements) @ self._draws().unseen
+        if self.unseen is not None and (waves := self._draws().waves) is not None:
+            deviations = deviations + self.unseen.sampled(*self._surroundings(node_features, graph), waves)
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         if self.covariance == "diagonal":
             return self._diagonal_slope_variance(node_features, tangents, graph)
         summed, residual = self.slope_rows(node_features, tangents, graph)
-        return residual + (summed @ self._factors().cholesky).square().sum(-1)
+        return residual + (summed @ self._factors().slope_cholesky).square().sum(-1)
 
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
-        features, elements = node_features.double(), self.element_index[graph.atomic_numbers]
+        features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
         summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
-        return summed, self.kernel.residual(features, elements, summed, graph)
+        residual = self.kernel.residual(features, elements, summed, graph)
+        if self.unseen is not None:
+            residual = residual + self.unseen.variance(*self._surroundings(node_features, graph), graph)
+        return summed, residual
 
     def slope_rows(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """The same for slopes along tangents (c, n_atoms, n_features): (c, n_structures, p), (c, n_structures)."""
-        features, tangents = node_features.double(), tangents.double()
+        features, learned = self._learned(node_features), self._learned(tangents)
         elements = self.element_index[graph.atomic_numbers]
-        slopes = self.kernel.basis_slopes(features, tangents, elements)
+        slopes = self.kernel.basis_slopes(features, learned, elements)
         shape = (len(slopes), graph.n_structures, slopes.shape[-1])
         summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
-        return summed, self.kernel.slope_residual(features, tangents, elements, summed, graph)
+        residual = self.kernel.slope_residual(features, learned, elements, summed, graph)
+        if self.unseen is not None:
+            surroundings, kinds = self._surroundings(node_features, graph)
+            moved = self.embedding.surroundings(tangents).double()
+            residual = residual + self.unseen.slope_variance(surroundings, moved, kinds, graph)
+        return summed, residual
 
     def _diagonal_slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
-        features, tangents = node_features.double(), tangents.double()
+        features, tangents = self._learned(node_features), self._learned(tangents)
         elements = self.element_index[graph.atomic_numbers]
         slopes = self.kernel.basis_slopes(features, tangents, elements)
         residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
@@ -356,7 +326,8 @@ class LNK(Head):
     def _node_mean(self, node_features: Tensor, rows: Tensor) -> Tensor:
         readout = self.constant
         if self.readout is not None:
-            readout = self.readout(self.embedding.activation(node_features)).squeeze(-1)
+            learned = self.embedding.learned(node_features).to(self.readout.weight.dtype)
+            readout = self.readout(self.embedding.activation(learned)).squeeze(-1)
         return readout if self.config.mean == "backbone" else readout + rows @ self._factors().mean
 
     def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:

@@ -1,0 +1,94 @@
+"""The settings of the Localized Neural Kernel."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from sigmaff.heads.base import HeadSettings, Stage
+
+
+class LNKConfig(HeadSettings):
+    """Hyper-parameters of the Localized Neural Kernel."""
+
+    name: Literal["lnk"] = "lnk"
+    kernel: Literal["rbf", "linear", "rbf+linear", "matern52"] = Field(
+        default="linear",
+        description="covariance of the embeddings of two atoms of one element: that of a last layer of random weights "
+        "(linear), one that falls off with distance (rbf; the paper's; matern52), or the sum of both",
+    )
+    by_element: bool = Field(
+        default=True, description="whether atoms of different elements are independent, or compared as if of one"
+    )
+    covariance: Literal["full", "diagonal"] = Field(
+        default="full",
+        description="variance of an energy: over all pairs of atoms (full: σ of n far copies grows as n), or over each "
+        "atom by itself (diagonal: as √n; the paper's)",
+    )
+    mean: Literal["constant", "backbone", "residual"] = Field(
+        default="residual",
+        description="predicted energy: a constant plus the Gaussian process (constant; the paper's), the backbone's "
+        "own readout unchanged (backbone), or the readout plus the Gaussian process of its error (residual)",
+    )
+    fit: Literal["closed_form", "variational"] = Field(
+        default="closed_form",
+        description="closed_form: train the backbone, freeze it, solve for the posterior; variational: gradient "
+        "descent on the predictive log-likelihood (the paper's)",
+    )
+    freeze_backbone: bool = Field(
+        default=True,
+        description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or "
+        "continue to train it together with the process (the paper's LNK)",
+    )
+    variance_labels: Literal["energy", "energy+forces"] = Field(
+        default="energy",
+        description="closed form only: labels that reduce the variance of forces; force rows enter with a weight "
+        "chosen on held-out data, which may be zero. The variance of energies always comes from energies",
+    )
+    selection: Literal["held_out", "marginal_likelihood"] = Field(
+        default="held_out",
+        description="closed form only: criterion for lengthscale, scales, noise and the weight of force rows: the "
+        "likelihood of held-out energies and forces, or that of the training set, which makes σ too narrow",
+    )
+    n_inducing: int = Field(
+        default=100,
+        ge=1,
+        le=20_000,
+        description="inducing points of a kernel that falls off with distance, shared out over the elements",
+    )
+    distance_aware: bool = Field(
+        default=True,
+        description="closed form only: add what is unknown about surroundings unlike all of the training set, such as "
+        "a broken bond: a σ of up to distance_prior for each atom, by distance in a descriptor that is not learned",
+    )
+    distance_prior: float = Field(
+        default=4.0,
+        gt=0,
+        le=1000,
+        description="eV; σ of the energy of an atom of which nothing is known: what it is worth in a molecule or solid",
+    )
+    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
+    n_frequencies: int = Field(
+        default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
+    )
+
+    @property
+    def wants_surroundings(self) -> bool:
+        return self.distance_aware and self.fit == "closed_form"
+
+    @property
+    def unsolvable(self) -> str | None:
+        """Why these settings do not go with the fit closed_form, if they do not."""
+        if self.mean == "constant":
+            return "mean 'constant' needs fit 'variational'; closed_form takes backbone or residual"
+        if self.covariance == "diagonal":
+            return (
+                "covariance 'diagonal' needs fit 'variational': it adds up variances of shares of atoms, and labels "
+                "determine only the sum of shares; closed_form takes full"
+            )
+        return None
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        if self.fit == "closed_form":
+            return ("backbone", "solve")
+        return ("backbone", "head") if self.freeze_backbone else ("backbone", "joint")

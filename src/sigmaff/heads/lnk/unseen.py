@@ -1,0 +1,205 @@
+"""What the LNK does not know about surroundings that its training set does not hold.
+
+Beside the function that the labels determine stands one that they say nothing about,
+
+    f(x, e) = s a(x, e) g(x, e),      g ~ GP(0, δ(e, e') κ(|y − y'|²/ℓ²)),      y = W_e (x − x̄_e)
+
+of the fixed surroundings x of an atom (``backbones.Surroundings``), whitened by element, with the Matérn-5/2 kernel κ.
+Its amplitude is zero on training atoms and one far from all of them:
+
+    a² = 1 / (1 + Σ_m (r/|y − y_m|)⁸)
+
+over known surroundings y_m of the element. So an atom at a distance below the reach r of one of them is known, the more
+so the more of them there are; of one beyond, all that is known is the prior s, the energy that an atom is worth. The
+energy of a structure gets the sum over its atoms. Two atoms of one element in like surroundings are wrong alike.
+
+| symbol | here |
+|---|---|
+| x | ``surroundings`` (n_atoms, d) |
+| x̄, W | ``means`` (n_elements + 1, d), ``whitening`` (n_elements + 1, d, d); last: all elements together |
+| y_m | ``points`` (n_points, d) of the elements ``point_elements`` |
+| r, s | ``reach``, ``prior`` |
+"""
+
+import math
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads.kernels import MATERN52, squared_distances
+from sigmaff.heads.lnk.inducing import farthest_points
+
+N_POINTS = 256
+"""Known surroundings of each element, at most."""
+MAX_ATOMS = 20_000
+"""Training atoms of an element among which they are chosen, at most."""
+RIDGE = 1e-2
+"""Added to the eigenvalues of the covariance of surroundings, in units of their mean."""
+LENGTH = 2.0
+"""ℓ in units of the reach."""
+NEAREST = 1e-8
+"""Added to squared distances, in units of the squared reach."""
+MAX_PAIRS = 2**22
+"""Pairs of atoms whose covariance is held in memory at once."""
+
+
+class Known(NamedTuple):
+    """Where atoms stand."""
+
+    coordinates: Tensor  # y (n_atoms, d)
+    amplitude: Tensor  # a (n_atoms,)
+    slope: Tensor  # ∂a/∂y (n_atoms, d)
+
+
+class Waves(NamedTuple):
+    """The random numbers behind draws of g: random Fourier features."""
+
+    frequencies: Tensor  # (n_frequencies, d)
+    phases: Tensor  # (n_frequencies,) uniform in [0, 2π)
+    weights: Tensor  # (n_elements + 1, n_frequencies, n_samples) of variance 2/n_frequencies
+
+    @classmethod
+    def drawn(cls, of: "UnseenSurroundings", n_frequencies: int, n_samples: int, generator: torch.Generator) -> Self:
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+
+        phases = 2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu")
+        frequencies = MATERN52.draw_frequencies(n_frequencies, of.n_features, generator)
+        weights = normal(of.n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies)
+        return cls(frequencies, phases, weights)
+
+    def to(self, device: torch.device) -> Self:
+        return type(self)(*(tensor.to(device) for tensor in self))
+
+
+class UnseenSurroundings(nn.Module):
+    """Its algebra is float64. ``elements`` index the model's elements; all that it has not seen are ``n_elements``."""
+
+    def __init__(self, n_features: int, n_elements: int) -> None:
+        super().__init__()
+        self.n_features, self.n_elements = n_features, n_elements
+        zeros = torch.zeros(n_elements + 1, n_features, dtype=torch.float64)
+        identity = torch.eye(n_features, dtype=torch.float64).expand(n_elements + 1, -1, -1)
+        self.means = nn.Buffer(zeros)
+        self.whitening = nn.Buffer(identity.clone())
+        self.points = nn.Buffer(torch.zeros(n_elements * N_POINTS, n_features, dtype=torch.float64))
+        self.point_elements = nn.Buffer(torch.full((n_elements * N_POINTS,), -1, dtype=torch.int64))
+        self.reach = nn.Buffer(torch.ones((), dtype=torch.float64))
+        self.prior = nn.Buffer(torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def learn(self, surroundings: Tensor, elements: Tensor) -> None:
+        """Remember the surroundings of training atoms, (n_atoms, d): their means, spread and outermost points."""
+        for element in range(self.n_elements + 1):
+            own = surroundings if element == self.n_elements else surroundings[elements == element]
+            self._whiten(own, element)
+        self.point_elements.fill_(-1)
+        for element in range(self.n_elements):
+            own = surroundings[elements == element]
+            if not len(own):
+                continue
+            own = own[:: -(-len(own) // MAX_ATOMS)]
+            distinct = self._standardized(own, element).unique(dim=0)
+            chosen = farthest_points(distinct, min(N_POINTS, len(distinct)))
+            place = slice(element * N_POINTS, element * N_POINTS + len(chosen))
+            self.points[place], self.point_elements[place] = chosen, element
+
+    def _whiten(self, surroundings: Tensor, element: int) -> None:
+        if not len(surroundings):
+            return
+        mean = surroundings.mean(0)
+        centred = surroundings - mean
+        eigenvalues, eigenvectors = torch.linalg.eigh(centred.T @ centred / len(centred))
+        typical = eigenvalues.clamp(min=0.0).mean()
+        typical = torch.where(typical > 0, typical, torch.ones_like(typical))
+        self.means[element] = mean
+        self.whitening[element] = eigenvectors * (eigenvalues.clamp(min=0.0) + RIDGE * typical).rsqrt()
+
+    def _standardized(self, surroundings: Tensor, element: int) -> Tensor:
+        return (surroundings - self.means[element]) @ self.whitening[element]
+
+    def coordinates(self, surroundings: Tensor, elements: Tensor) -> Tensor:
+        """y, (n_atoms, d)."""
+        return self._mapped(surroundings - self.means[elements], elements)
+
+    def moved(self, tangents: Tensor, elements: Tensor) -> Tensor:
+        """Directions (..., n_atoms, d) of surroundings as directions of y."""
+        return self._mapped(tangents, elements)
+
+    def _mapped(self, values: Tensor, elements: Tensor) -> Tensor:
+        result = torch.zeros_like(values)
+        for element in range(self.n_elements + 1):
+            own = (elements == element).unsqueeze(-1)
+            result = result + torch.where(own, values, 0.0) @ self.whitening[element]
+        return result
+
+    def distances(self, coordinates: Tensor, elements: Tensor) -> Tensor:
+        """(Σ_m |y − y_m|⁻⁸)^(−1/8), (n_atoms,); infinite where nothing is known."""
+        return self._closeness(coordinates, elements, torch.ones_like(self.reach))[0].sum(-1) ** -0.125
+
+    def _closeness(self, coordinates: Tensor, elements: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
+        """(r/|y − y_m|)⁸ of each point, 0 for those of other elements, and |y − y_m|², (n_atoms, n_points) each."""
+        squares = squared_distances(coordinates, self.points) + NEAREST * reach.square()
+        own = elements.unsqueeze(-1) == self.point_elements
+        return torch.where(own, (reach.square() / squares) ** 4, 0.0), squares
+
+    def known(self, surroundings: Tensor, elements: Tensor) -> Known:
+        coordinates = self.coordinates(surroundings, elements)
+        closeness, squares = self._closeness(coordinates, elements, self.reach)
+        amplitude = (1.0 + closeness.sum(-1)).rsqrt()
+        pulls = closeness / squares
+        slope = coordinates * pulls.sum(-1, keepdim=True) - pulls @ self.points
+        return Known(coordinates, amplitude, 4.0 * amplitude.pow(3).unsqueeze(-1) * slope)
+
+    def node_variance(self, surroundings: Tensor, elements: Tensor) -> Tensor:
+        """s² a², (n_atoms,)."""
+        return (self.prior * self.known(surroundings, elements).amplitude).square()
+
+    def variance(self, surroundings: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+        """Of Σ_i f_i of each structure, (n_structures,)."""
+        known = self.known(surroundings, elements)
+        scaled, kind, amplitude = self._padded(known, elements, graph)
+        total = scaled.new_zeros(graph.n_structures)
+        block = max(1, MAX_PAIRS // (scaled.shape[0] * scaled.shape[1]))
+        weights = amplitude * kind
+        parts = zip(scaled.split(block, dim=1), weights.split(block, dim=1), strict=True)
+        for rows, weights_of_rows in parts:
+            same = weights_of_rows @ weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
+            total = total + (same * MATERN52.value(squared_distances(rows, scaled))).sum((-1, -2))
+        return self.prior.square() * total
+
+    def slope_variance(self, surroundings: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+        """Of the slope of Σ_i f_i along directions (c, n_atoms, d) of the surroundings, (c, n_structures)."""
+        known, moved = self.known(surroundings, elements), self.moved(tangents, elements)
+        rising = graph.pad((moved * known.slope).sum(-1, keepdim=True))  # ∂a of each atom
+        scaled, kind, amplitude = self._padded(known, elements, graph)
+        t = graph.pad(moved) / (LENGTH * self.reach)
+        u = squared_distances(scaled, scaled)
+        same = kind @ kind.transpose(-1, -2)
+        value, first, second = (
+            same * part(u) for part in (MATERN52.value, MATERN52.first_derivative, MATERN52.second_derivative)
+        )
+        crossed = t @ scaled.transpose(-1, -2)  # t_i · y_j
+        own = crossed.diagonal(dim1=-2, dim2=-1)
+        along = own.unsqueeze(-1) - crossed  # t_i · (y_i − y_j)
+        both = amplitude @ amplitude.transpose(-1, -2)
+        curved = -2.0 * first * (t @ t.transpose(-1, -2)) + 4.0 * second * along * along.transpose(-1, -2)
+        mixed = 4.0 * first * along * (amplitude @ rising.transpose(-1, -2))
+        total = value * (rising @ rising.transpose(-1, -2)) + mixed + both * curved
+        return self.prior.square() * total.sum((-1, -2))
+
+    def _padded(self, known: Known, elements: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor, Tensor]:
+        """y/ℓ, one-hot elements (zero where there is no atom) and amplitudes (…, 1) by structure."""
+        one_hot = torch.nn.functional.one_hot(elements, self.n_elements + 1).to(known.coordinates.dtype)
+        scaled = known.coordinates / (LENGTH * self.reach)
+        return graph.pad(scaled), graph.pad(one_hot), graph.pad(known.amplitude.unsqueeze(-1))
+
+    def sampled(self, surroundings: Tensor, elements: Tensor, waves: "Waves") -> Tensor:
+        """Draws of f, (n_atoms, n_samples), differentiable in the surroundings."""
+        known = self.known(surroundings, elements)
+        values = torch.cos(known.coordinates @ waves.frequencies.T / (LENGTH * self.reach) + waves.phases)
+        by_element = torch.einsum("nf,efs->ens", values, waves.weights)
+        drawn = by_element[elements, torch.arange(len(elements), device=elements.device)]
+        return self.prior * known.amplitude.unsqueeze(-1) * drawn
