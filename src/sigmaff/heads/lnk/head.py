@@ -92,7 +92,8 @@ class LNK(Head):
             self.force_std_methods = ("exact",)
         self.n_samples = config.n_samples
         self.embedding = embedding
-        self.unseen = UnseenSurroundings(embedding.n_surroundings, len(elements)) if config.wants_surroundings else None
+        n_surroundings = embedding.n_surroundings
+        self.unseen = UnseenSurroundings(n_surroundings, len(elements)) if n_surroundings else None
         self.readout = None if config.mean == "constant" else embedding.readout()
         stationary, linear = KERNELS[config.kernel]
         n_elements = len(elements) if config.by_element else 1
