@@ -250,7 +250,7 @@ def test_a_guard_finds_the_limit_that_its_runs_allow(tmp_path: Path, scheduler: 
     result.path.write_text(json.dumps(said))
     again = run_md(Wells(), STARTS, moves(result.path, replicas=4, seed=5), tmp_path / "run")
     assert (again.safety, again.records) == (guarded.safety, guarded.records)  # as the run began
-    old = run_md(Wells(), STARTS[:1], moves(result.path, steps=0), tmp_path / "old")
+    old = run_md(Wells(), STARTS, moves(result.path, steps=0), tmp_path / "old")
     assert (old.threshold, old.safety) == (guarded.threshold, None)
 
 
