@@ -10,8 +10,10 @@ import pytest
 from ase import Atoms
 from ase.build import molecule
 
-from cli_case import Workspace, fail, morse_frames, succeed
-from sigmaff.report import path_figure
+import sigmaff as sf
+from cli_case import Workspace, fail, succeed
+from sigmaff.data import DataSource, read_structures
+from sigmaff.report import follow_path, path_figure
 from sigmaff.report.figures import new_figure
 from sigmaff.report.path import Curve, EnergyPath, caption, draw_energy, energy_limits, path_axis, path_section
 
@@ -98,14 +100,17 @@ def test_errors_are_not_hidden_by_alignment():
     assert "no energies" in path_section(unknown).remarks[0]
 
 
-@pytest.mark.parametrize(("std", "is_cut"), [(0.01, False), (30.0, True)])
+@pytest.mark.parametrize(("std", "is_cut"), [(0.015, False), (30.0, True)])
 def test_a_wide_band_does_not_flatten_the_curve(std: float, is_cut: bool):
     path = energy_path(std)
     low, high = energy_limits(path)
     assert low < 0.0
     assert high > 4.0
     assert high - low < 2.2 * 4.0  # of the range of energies
-    assert ("goes beyond the axis: σ is up to 30 eV" in caption(path, path.curves[0])) == is_cut
+    said = caption(path, path.curves[0])
+    assert ("goes beyond the axis: σ is up to 30 eV" in said) == is_cut
+    inside = int(np.sum(0.5 * path.place**2 <= 2 * std))
+    assert f"within 2 σ for {inside} of 21 structures" in said
 
 
 def test_the_figure_shows_the_numbers():
@@ -142,12 +147,9 @@ def test_two_models_share_their_axes():
 
 @pytest.fixture(scope="module")
 def folder(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A path with labels and one without, and a second model of the same file name."""
+    """A path without labels, one of one structure, and a second model of the same file name."""
     folder = tmp_path_factory.mktemp("path")
-    frames = morse_frames(12, seed=3)[1::2]
-    for index, frame in enumerate(frames):
-        frame.info["amount"] = 0.1 * index
-    ase.io.write(folder / "scan.extxyz", frames)
+    frames = ase.io.read(workspace / "scan.extxyz", ":")
     bare = [Atoms(frame.numbers, frame.positions) for frame in frames]
     ase.io.write(folder / "bare.extxyz", bare)
     ase.io.write(folder / "one.extxyz", frames[:1])
@@ -158,21 +160,24 @@ def folder(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 def test_the_report_shows_the_path(workspace: Workspace, folder: Path, tmp_path: Path):
     arguments = ("report", workspace.model, workspace / "test.extxyz", tmp_path / "report.html")
-    succeed(*arguments, "--path", folder / "scan.extxyz", "--beside", folder / "other" / "model.sigmaff")
+    succeed(*arguments, "--path", workspace / "scan.extxyz", "--beside", folder / "other" / "model.sigmaff")
     page = (tmp_path / "report.html").read_text()
     assert "Along a path" in page
     assert "6 structures of scan" in page
-    for words in ("run/model", "other/model", "amount", "Largest force σ of an atom"):
+    for words in ("run/model", "other/model", "bond length", "Largest force σ of an atom"):
         assert words in page, words
     assert len(re.findall(r"<figure", page)) > 4
 
 
-def test_a_path_without_labels_has_no_truth(workspace: Workspace, folder: Path, tmp_path: Path):
-    arguments = ("report", workspace.model, workspace / "test.extxyz", tmp_path / "report.html")
-    succeed(*arguments, "--path", folder / "bare.extxyz")
-    page = (tmp_path / "report.html").read_text()
-    assert "the truth is not shown" in page
-    assert ">truth<" not in page
+def test_a_path_without_labels_has_no_truth(workspace: Workspace, folder: Path):
+    structures = read_structures(DataSource(path=folder / "bare.extxyz", labels=()))
+    path = follow_path(structures, [("model", sf.load(workspace.model))])
+    assert path.energy is None
+    assert path.curves[0].forces_error is None
+    assert path.label == "path length (Å)"
+    section = path_section(path)
+    assert section.remarks == ["The structures have no energies: the truth is not shown."]
+    assert not any("truth" in card.svg for card in section.cards)
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,9 @@ def caption(path: EnergyPath, curve: Curve) -> str:
     words = [f"{curve.name}: energies above the minimum of the path."]
     low, high = energy_limits(path)
     energy, std = path.relative(curve), curve.energy_std
+    if std is not None and path.truth is not None:
+        inside = int(np.count_nonzero(np.abs(energy - path.truth) <= 2 * std))
+        words.append(f"The truth is within 2 σ for {inside} of {energy.size} structures.")
     if std is not None and ((energy - 2 * std < low) | (energy + 2 * std > high)).any():
         words.append(f"The band goes beyond the axis: σ is up to {std.max():.2g} eV.")
     if curve.has_own_zero and path.energy is not None:
