@@ -31,7 +31,7 @@ def md(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Run MD and stop a replica when its force σ exceeds a limit. Rerun the same command to resume."""
+    """Run MD and stop a replica when a σ of it exceeds its limit. Rerun the same command to resume."""
     given: dict[str, Any] = context.obj
     if given.get("ensemble") == "nve":
         given.setdefault("temperature", ())  # keep the velocities of the start
