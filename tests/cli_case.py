@@ -105,6 +105,18 @@ def ether_frames(n: int) -> list[Atoms]:
     return frames
 
 
+def scan_frames(n: int) -> list[Atoms]:
+    """Ethanol with its O-H bond stretched further and further."""
+    frames = []
+    for index in range(n):
+        atoms = molecule("CH3CH2OH")
+        atoms.set_distance(2, 3, 0.9 + 0.2 * index, fix=0)
+        atoms.calc = MorsePotential(epsilon=1.0, rho0=3.0, r0=1.5)
+        frames.append(labelled(atoms, atoms.get_potential_energy(), atoms.get_forces()))
+        frames[-1].info["bond_length"] = 0.9 + 0.2 * index
+    return frames
+
+
 def bare_frames() -> list[Atoms]:
     """Structures without labels: of all sizes, one periodic, one atom alone."""
     crystal = molecule("H2O")
@@ -141,6 +153,7 @@ def write_files(folder: Path) -> None:
         "other.extxyz": ether_frames(12),
         "in.extxyz": bare_frames(),
         "start.extxyz": morse_frames(2, seed=7),
+        "scan.extxyz": scan_frames(6),
     }
     for name, frames in files.items():
         ase.io.write(folder / name, frames)

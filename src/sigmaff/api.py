@@ -154,7 +154,7 @@ def run_md(
     calibration: Structures | None = None,
     listener: Listener | None = None,
 ) -> MDResult:
-    """Run molecular dynamics, and stop a replica when its force σ exceeds a limit. Call it again to resume.
+    """Run molecular dynamics, and stop a replica when a σ of it exceeds its limit. Call it again to resume.
 
     Arguments:
         model: a loaded model.
@@ -165,7 +165,7 @@ def run_md(
             default is, for ``auto``, the validation structures of the model.
         listener: callbacks for progress; the default is silent.
 
-    Returns the limit on σ, and how each replica ended.
+    Returns the limits on σ, and how each replica ended.
 
     Example:
         >>> model = sf.load("model.sigmaff")

@@ -81,6 +81,16 @@ def test_it_ends_for_the_stated_reason(whole: CampaignResult) -> None:
     assert json.loads((whole.directory / "campaign.json").read_text())["ended"] == whole.reason
 
 
+def test_replicas_have_safety_stops_beside_the_limit(whole: CampaignResult) -> None:
+    """On energy σ and on the σ of atoms, as far beyond held-out structures as ``select.upper`` says."""
+    for explored in sorted(whole.directory.glob("rounds/*/explored.json")):
+        safety = json.loads(explored.read_text())["safety"]
+        assert safety["energy"] > 0
+        assert safety["atom"] > 0
+        assert "3 times the largest of the" in safety["statement"]  # twice, times 1.5
+        assert "held-out structures" in safety["statement"]
+
+
 def test_nothing_is_labelled_twice(whole: CampaignResult, folder: Path) -> None:
     assert len(calls(folder)) == len(set(calls(folder))) == 18
     assert whole.rounds[-1].engine_calls == 18

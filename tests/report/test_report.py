@@ -321,8 +321,16 @@ def test_without_an_ood_set(tmp_path, ethanol):
 
 
 def test_unlabelled_ood_structures_are_told_apart(tmp_path, ethanol, ether):
-    page = written(tmp_path, ethanol, replace(ether, energy=None, forces=None))
-    assert "AUROC" in page.text("th")
+    other = replace(ether, energy=None, forces=None)
+    page, summary = written(tmp_path, ethanol, other), summarize(ethanol, other)
+    for key, words in (
+        ("forces_auroc", "AUROC of the force σ, root mean square"),
+        ("forces_auroc_geometric_mean", "AUROC of the force σ, geometric mean over atoms"),
+        ("forces_auroc_largest_atom", "AUROC of the force σ, largest of an atom"),
+    ):
+        assert words in page.text("th")
+        low, high = summary[f"{key}_ci"]
+        assert f"{low:#.3g} to {high:#.3g}" in page.text("span"), key
     assert page.count("figure") == 10
 
 

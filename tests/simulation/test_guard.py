@@ -232,11 +232,26 @@ def test_a_guard_finds_the_limit_that_its_runs_allow(tmp_path: Path, scheduler: 
     guarded = run_md(Wells(), STARTS, moves(result.path, replicas=4, seed=5), tmp_path / "run")
     assert guarded.threshold is not None
     assert (guarded.threshold.value, guarded.threshold.statement) == (result.promise.limit, result.statement)
+    pilots = [ase.io.read(tmp_path / "guard" / "pilots" / f"trajectory-{number}.extxyz", ":") for number in range(9)]
+    largest = max(
+        frame.info["energy_uncertainty"] / 4
+        for frames, run in zip(pilots, result.runs, strict=True)
+        for frame, is_right in zip(frames, run.is_right, strict=True)
+        if is_right
+    )
+    assert guarded.safety is not None
+    assert guarded.safety.energy == pytest.approx(2.0 * largest)
     passed = [
         4.0 * CUBIC * max(away(frame) for frame in ase.io.read(guarded.trajectory(number), ":")) ** 3 > 0.1
         for number in range(20)
     ]
     assert np.mean(passed) < 0.5  # without the limit about 0.8
+    del said["known"]  # as of a version without safety stops
+    result.path.write_text(json.dumps(said))
+    again = run_md(Wells(), STARTS, moves(result.path, replicas=4, seed=5), tmp_path / "run")
+    assert (again.safety, again.records) == (guarded.safety, guarded.records)  # as the run began
+    old = run_md(Wells(), STARTS, moves(result.path, steps=0), tmp_path / "old")
+    assert (old.threshold, old.safety) == (guarded.threshold, None)
 
 
 def test_labels_end_at_the_first_error_and_serve_another_question(tmp_path: Path, scheduler: str):

@@ -247,7 +247,7 @@ def test_the_command(folder: Path):
     assert drift in output
     assert "off. 30 calibration structures" in drift
     assert "replica 1 (start 0 at 300 K): finished at step 6" in output
-    assert "0/2 running, σ " in output
+    assert "0/2 running, force σ " in output
     assert command(*arguments)[0] == 0
     code, output = command(*arguments, "--seed", "3")
     assert code == 1

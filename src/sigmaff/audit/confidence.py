@@ -13,7 +13,7 @@ from sigmaff.models.prediction import QUANTITIES
 NAME = "Confidence"
 MEASURES = (
     *("calibration", "calibration_raw", "nll", "crps", "ence", "sharpness", "spearman"),
-    *("coverage_68", "coverage_95", "auroc", "fpr95"),
+    *("coverage_68", "coverage_95", "auroc", "auroc_geometric_mean", "auroc_largest_atom", "fpr95"),
 )
 PLURALS = {"energy": "energies", "forces": "forces", "stress": "stress"}
 NO_STD = Finding(desideratum=NAME, verdict="fails", figure="no σ", sentence="The model provides no uncertainty.")
@@ -71,13 +71,25 @@ def _words(summary: Summary, evaluation: Evaluation, ood: Evaluation | None) -> 
         found = [summary.get(f"{quantity}_{measure}") for quantity in shown]
         return " / ".join(f"{value:.2f}" if isinstance(value, float) else "–" for value in found)
 
+    def auroc(score: str, *quantities: str) -> str:
+        return " / ".join(_with_interval(summary, f"{quantity}_{score}") for quantity in quantities)
+
     has_auroc = summary["energy_auroc"] is not None or summary["forces_auroc"] is not None
     detection = "no set of another kind is given"
     if ood is not None:
-        detection = f"AUROC of {ood.name} {pair('auroc')}, FPR95 {pair('fpr95')}"
+        detection = (
+            f"AUROC of {ood.name} {auroc('auroc', 'energy', 'forces')}, by the largest σ of an atom "
+            f"{auroc('auroc_largest_atom', 'energy', 'forces')}, by the geometric mean of force σ over atoms "
+            f"{auroc('auroc_geometric_mean', 'forces')}; FPR95 {pair('fpr95')}"
+        )
     return (
         f"calibration {pair('calibration')}" + (f", AUROC {pair('auroc')}" if has_auroc else ""),
         f"{names} on {evaluation.n_structures} structures of {evaluation.name}: calibration score "
         f"{pair('calibration')}, share within 95 % intervals {pair('coverage_95')}, Spearman of σ and |error| "
         f"{pair('spearman')}; {detection}.",
     )
+
+
+def _with_interval(summary: Summary, key: str) -> str:
+    value, interval = summary[key], summary[f"{key}_ci"]
+    return f"{value:.2f} [{interval[0]:.2f}, {interval[1]:.2f}]" if isinstance(interval, list) else "–"

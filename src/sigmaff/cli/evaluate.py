@@ -19,6 +19,7 @@ from sigmaff.cli.options import (
     refuse_overwrites,
 )
 from sigmaff.cli.progress import console, progress, say
+from sigmaff.errors import ConfigError
 from sigmaff.files import write_json
 
 
@@ -52,6 +53,10 @@ def report(
     data: DataArgument,
     output: Annotated[Path, typer.Argument(help="HTML file to write", show_default=False)],
     ood: OodOption = None,
+    path: Annotated[
+        Path | None, typer.Option(help="structures in order, such as a bond scan, to show energies along")
+    ] = None,
+    beside: Annotated[Path | None, typer.Option(help="another model, to show its σ along the path as well")] = None,
     forces_std: ForcesStd = "auto",
     batch_size: BatchSize = 32,
     device: Device = "cpu",
@@ -59,16 +64,31 @@ def report(
 ) -> None:
     """Write an HTML report on the errors and the σ of a model on labelled structures."""
     from sigmaff.api import evaluations
-    from sigmaff.report import model_facts, write_report
+    from sigmaff.data import read_structures
+    from sigmaff.report import follow_path, model_facts, write_report
 
     refuse_overwrites([output], force)
+    if beside is not None and path is None:
+        raise ConfigError("--beside is a model to compare with along a path: give --path")
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
     known, other = reading.labelled(data), None if ood is None else reading.unlabelled(ood)
+    steps = None if path is None else read_structures(reading.unlabelled(path))
+    models = [(_name(model, beside), loaded)]
+    models += [] if beside is None else [(_name(beside, model), sf.load(beside, device=device))]
+    along = None
     with progress() as terminal:
         found = evaluations(loaded, known, other, forces_std, batch_size, terminal)
+        if steps is not None:
+            along = follow_path(steps, models, forces_std=forces_std, batch_size=batch_size, listener=terminal)
     title = f"{model.stem} on {data.stem}"
-    write_report(output, *found, title=title, model_info=model_facts(loaded), force=force)
+    write_report(output, *found, title=title, model_info=model_facts(loaded), along=along, force=force)
     say(f"report: {output}")
+
+
+def _name(model: Path, other: Path | None) -> str:
+    """The name of its file, with its folder if the other's is the same."""
+    same = other is not None and other.stem == model.stem
+    return f"{model.resolve().parent.name}/{model.stem}" if same else model.stem
 
 
 def calibrate(

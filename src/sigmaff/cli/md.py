@@ -31,7 +31,7 @@ def md(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Run MD and stop a replica when its force σ exceeds a limit. Rerun the same command to resume."""
+    """Run MD and stop a replica when a σ of it exceeds its limit. Rerun the same command to resume."""
     given: dict[str, Any] = context.obj
     if given.get("ensemble") == "nve":
         given.setdefault("temperature", ())  # keep the velocities of the start
@@ -45,6 +45,8 @@ def md(
 def _print_result(result: "MDResult") -> None:
     if result.threshold is not None:
         say(result.threshold.statement)
+    if result.safety is not None:
+        say(result.safety.statement)
     if result.drift is not None:
         say(result.drift.statement)
     for origin, record in zip(result.origins, result.records, strict=True):
@@ -54,5 +56,5 @@ def _print_result(result: "MDResult") -> None:
         drift = "" if record.drift_step is None else f"; drift of σ detected by step {record.drift_step}"
         say(text + message + drift)
     if result.share_above is not None:
-        say(f"σ above the limit in {result.share_above:.2%} of the checks")
+        say(f"σ above a limit in {result.share_above:.2%} of the checks")
     say(f"run: {result.directory}")

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, Field
@@ -98,10 +99,10 @@ def _option_type(annotation: Any) -> Any:
     """The type that typer parses a text to. A union of several types stays a text, which pydantic parses."""
     if get_origin(annotation) is tuple:
         return list[get_args(annotation)[0]]  # type: ignore[misc]
-    is_union = type(None) in get_args(annotation)
+    is_union = get_origin(annotation) in (Union, UnionType)
     kinds = [kind for kind in get_args(annotation) if kind is not type(None)] if is_union else [annotation]
     kind = kinds[0] if len(kinds) == 1 else str
-    return kind | None if is_union else kind
+    return kind | None if type(None) in get_args(annotation) else kind
 
 
 def refuse_overwrites(paths: Collection[Path | None], force: bool) -> None:

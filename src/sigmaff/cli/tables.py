@@ -35,6 +35,8 @@ ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, measure, u
     ("CRPS", "crps", UNITS),
     ("Spearman σ, |error|", "spearman", NO_UNITS),
     ("AUROC of the --ood set", "auroc", NO_UNITS),
+    ("  geometric mean of atoms", "auroc_geometric_mean", NO_UNITS),
+    ("  largest of an atom", "auroc_largest_atom", NO_UNITS),
 )
 
 

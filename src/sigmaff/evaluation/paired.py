@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from sigmaff.evaluation import metrics
+from sigmaff.evaluation.detection import SCORES
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import IntArray, Sample
 from sigmaff.evaluation.summary import (
     STD_MEASURES,
     by_structure,
-    energy_std_per_atom,
-    forces_std_rms,
     mean_of_sums,
     rank_columns,
     spearman_of_sums,
@@ -60,7 +59,7 @@ def structure_columns(evaluation: Evaluation) -> Columns:
 
 def detection_scores(evaluation: Evaluation) -> Columns:
     """Scores of σ of each structure, for ``auroc_differences``."""
-    scores = {"energy_auroc": energy_std_per_atom(evaluation), "forces_auroc": forces_std_rms(evaluation)}
+    scores = {key: score(evaluation) for key, score in SCORES.items()}
     return {key: values for key, values in scores.items() if values is not None}
 
 

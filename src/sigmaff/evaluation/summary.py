@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sigmaff.evaluation import metrics
+from sigmaff.evaluation.detection import SCORES, Score, energy_std_per_atom, forces_std_rms
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import IntArray, Sample
@@ -30,6 +31,8 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     - ``_std_zero``: how many σ are 0, as of forces that vanish by symmetry; σ measures leave them out.
     - ``energy_auroc`` and ``energy_fpr95`` rank structures by energy σ per atom (``_total``: of the whole),
       ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ; OOD is the positive class.
+    - ``_auroc_geometric_mean`` ranks by the geometric mean over atoms, which finds shifts of all atoms, and
+      ``_auroc_largest_atom`` by the largest of an atom, which finds local events (``sigmaff.evaluation.detection``).
     """
     samples = evaluation.samples
     return {
@@ -176,7 +179,7 @@ def _interval(statistic: Callable[[FloatArray], float], sums: FloatArray) -> lis
 
 
 def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
-    def compare(measure: Comparison, score: Callable[[Evaluation], FloatArray | None]) -> float | None:
+    def compare(measure: Comparison, score: Score) -> float | None:
         inside, outside = score(evaluation), None if ood is None else score(ood)
         return None if inside is None or outside is None else measure(inside, outside)
 
@@ -185,11 +188,7 @@ def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
             return None
         return list(metrics.auroc_interval(value, evaluation.n_structures, ood.n_structures))
 
-    aurocs = {
-        "energy_auroc": compare(metrics.auroc, energy_std_per_atom),
-        "energy_auroc_total": compare(metrics.auroc, lambda e: e.energy_std_raw),
-        "forces_auroc": compare(metrics.auroc, forces_std_rms),
-    }
+    aurocs = {key: compare(metrics.auroc, score) for key, score in SCORES.items()}
     return {
         **aurocs,
         **{f"{key}_ci": interval(value) for key, value in aurocs.items()},
@@ -199,16 +198,6 @@ def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
         "ood_n_structures": None if ood is None else ood.n_structures,
         **{f"ood_{key}": value for key, value in _errors(ood, "energy", "forces").items()},
     }
-
-
-def energy_std_per_atom(evaluation: Evaluation) -> FloatArray | None:
-    """The score of ``energy_auroc``, (n_structures,)."""
-    return evaluation.per_atom(evaluation.energy_std_raw)
-
-
-def forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
-    """The score of ``forces_auroc``, (n_structures,)."""
-    return evaluation.structure_rms(evaluation.forces_std_raw)
 
 
 def _joint_spearman(quantity: Quantity, evaluation: Evaluation, ood: Evaluation | None) -> float | None:

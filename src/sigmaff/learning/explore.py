@@ -20,7 +20,18 @@ from sigmaff.learning.records import Explored, Trajectories, read_file, write_fi
 from sigmaff.learning.selection import largest_std
 from sigmaff.models.file import load
 from sigmaff.simulation import bare_copy, predict_structures
-from sigmaff.simulation.md import MDConfig, MDResult, Threshold, choose_threshold, run_md, structure_scores
+from sigmaff.simulation.md import (
+    KnownStd,
+    MDConfig,
+    MDResult,
+    Safety,
+    Threshold,
+    choose_safety,
+    choose_threshold,
+    run_md,
+    structure_scores,
+)
+from sigmaff.simulation.md.safety import FACTOR
 from sigmaff.tasks import run_tasks
 
 BATCH_SIZE = 64
@@ -43,18 +54,19 @@ class _Explorer:
         self.context, self.config, self.round = context, context.config, round_
         self.model = load(round_.before.model)
         self.labelled = labels_so_far(round_.before, context.config.hold_out_every)
-        self.limit = self._limit()
+        self.limit, self.known = self._limit()
 
-    def _limit(self) -> Threshold | None:
-        """The limit on σ. ``accepted`` is set if risk control guarantees it."""
+    def _limit(self) -> tuple[Threshold | None, KnownStd | None]:
+        """The limit on force σ, and the other σ of held-out structures. ``accepted``: risk control guarantees it."""
         config = self.config.explore
         if config.trust_below != "auto":
-            return choose_threshold(config.trust_below, config.error_above, config.risk, None)
+            return choose_threshold(config.trust_below, config.error_above, config.risk, None), None
         held_out = [atoms for atoms in self.labelled if atoms.info["held_out"]]
         dataset = dataset_for(self.model, label_structures(held_out))
         evaluation = evaluate(self.model, dataset, name="held out", listener=self.context.listener)
         scores = structure_scores(evaluation)
-        return choose_limit(config, scores, [drawn_in(atoms) for atoms in held_out])
+        limit = choose_limit(config, scores, [drawn_in(atoms) for atoms in held_out])
+        return limit, KnownStd.of_structures(scores, f"the {len(scores)} held-out structures")
 
     def in_pool(self) -> Explored:
         """Structures of the pool that no earlier round selected."""
@@ -94,13 +106,22 @@ class _Explorer:
             share_above=self._share_above(candidates, sum(part.n_wanted for part in parts)),
             endings=sum((Counter(part.endings) for part in parts), Counter[str]()),
             limit=self.limit,
+            safety=self._safety(),
         )
+
+    def _safety(self) -> Safety | None:
+        """Replicas go on to ``select.upper`` times the limit on force σ, and to as many times the safety stops."""
+        return choose_safety(MDConfig(), self.known, factor=FACTOR * self.config.select.upper)
 
     def _settings(self, temperature: float) -> MDConfig:
         config = self.config.explore
         seed = [self.config.seed, config.seed, self.round.number, config.temperature.index(temperature)]
         stop_above = None if self.limit is None else self.config.select.upper * self.limit.value
-        return config.moves(temperature, stop_above, int(np.random.default_rng(seed).integers(2**31)))
+        moves = config.moves(temperature, stop_above, int(np.random.default_rng(seed).integers(2**31)))
+        if (safety := self._safety()) is None:
+            return moves
+        stops = {"stop_above_energy": safety.energy or "off", "stop_above_atom": safety.atom or "off"}
+        return moves.model_copy(update=stops)
 
     def _starts(self) -> list[Atoms]:
         """Draw from the training structures with σ below the limit; if there are too few, add those of smallest σ.

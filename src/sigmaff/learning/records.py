@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 from sigmaff.errors import DataError
 from sigmaff.files import write_json
 from sigmaff.models.record import BackboneRecord, Figures
-from sigmaff.simulation.md import Threshold
+from sigmaff.simulation.md import Safety, Threshold
 
 Content = TypeVar("Content")
 
@@ -25,6 +25,7 @@ class Explored(_File):
     share_above: float | None  # of the frames asked for, beyond the limit or not reached; None without a limit
     endings: dict[str, int]  # number of replicas by ending
     limit: Threshold | None = None  # on the largest force σ of an atom
+    safety: Safety | None = None  # stops of replicas beside it
 
     def is_promised(self, trust_below: float | str | None) -> bool:
         """Whether the limit on σ is guaranteed by risk control, or given by the user."""

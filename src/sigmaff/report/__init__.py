@@ -3,4 +3,5 @@
 from sigmaff.report.figures import readme_figure
 from sigmaff.report.model_info import model_facts
 from sigmaff.report.page import write_table_page
+from sigmaff.report.path import EnergyPath, follow_path, path_figure
 from sigmaff.report.report import write_report

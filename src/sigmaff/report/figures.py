@@ -135,8 +135,8 @@ def draw_std_versus_error(axes: Axes, sample: Sample, ood: Sample | None) -> Non
     if np.isfinite(width):
         axes.plot(ends, width * ends, color=GREY, linewidth=0.9, linestyle="--", label="95 % lie below (ideal)")
     axes.set(xlim=ends, xlabel=f"{sample.name} σ ({sample.unit})", ylabel=f"|{sample.name} error| ({sample.unit})")
-    _plain_ticks(axes.xaxis, *axes.get_xlim())
-    _plain_ticks(axes.yaxis, *axes.get_ylim())
+    plain_ticks(axes.xaxis, *axes.get_xlim())
+    plain_ticks(axes.yaxis, *axes.get_ylim())
     axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none", fancybox=False)
 
 
@@ -153,7 +153,7 @@ def draw_std_histogram(axes: Axes, std: Array, ood: Array | None, label: str) ->
         axes.set_title(f"AUROC {auroc(std, ood):.3f}")
     axes.set(xscale="log", xlabel=label, ylabel="share of structures")
     axes.grid(visible=False, axis="x")
-    _plain_ticks(axes.xaxis, low, high)
+    plain_ticks(axes.xaxis, low, high)
     axes.legend()
 
 
@@ -184,7 +184,7 @@ def _positive(values: Array) -> Array:
     return np.maximum(values, max(1e-6 * float(values.max()), TINY))
 
 
-def _plain_ticks(axis: Axis, low: float, high: float) -> None:
+def plain_ticks(axis: Axis, low: float, high: float) -> None:
     """Plain numbers at the powers of ten of a logarithmic axis; also at 2 and 5 times them if few."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
     plain_numbers(axis)

@@ -8,6 +8,7 @@ from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import summarize
 from sigmaff.files import refuse_overwrite
 from sigmaff.report.page import write_page
+from sigmaff.report.path import EnergyPath, path_section
 from sigmaff.report.sections import all_sections
 from sigmaff.report.tables import key_figures, meaning_of_std, timing_table, verdict
 from sigmaff.report.viewer import MAX_ATOMS, viewer_data
@@ -20,13 +21,15 @@ def write_report(
     *,
     title: str,
     model_info: Mapping[str, object],
+    along: EnergyPath | None = None,
     timings: Mapping[str, float] | None = None,
     force: bool = False,
 ) -> None:
     """Write the report of an evaluation, and of one out of distribution (``ood``), to ``path``.
 
-    ``model_info`` is shown as it is, mappings in it as nested tables; ``timings`` are in seconds. An existing
-    file is replaced only with ``force``; the file is written whole or not at all.
+    ``model_info`` is shown as it is, mappings in it as nested tables; ``along`` is a path of structures
+    (``follow_path``); ``timings`` are in seconds. An existing file is replaced only with ``force``; the file is written
+    whole or not at all.
     """
     refuse_overwrite(Path(path), force)
     summary = summarize(evaluation, ood)
@@ -37,7 +40,7 @@ def write_report(
         "ood_name": "" if ood is None else ood.name,
         "has_ood": ood is not None,
         "groups": key_figures(summary, None if ood is None else summarize(ood)),
-        "sections": all_sections(evaluation, ood),
+        "sections": [*([] if along is None else [path_section(along)]), *all_sections(evaluation, ood)],
         "viewer": viewer_data(evaluation, ood),
         "no_viewer": _no_viewer(evaluation),
         "meaning": meaning_of_std(evaluation),

@@ -52,7 +52,10 @@ GROUPS: dict[str, tuple[Measure, ...]] = {
     ),
     "Detection: does σ tell the two sets apart?": (
         Measure("energy_auroc", "AUROC of the energy σ per atom", between=True),
-        Measure("forces_auroc", "AUROC of the force σ", between=True),
+        Measure("energy_auroc_largest_atom", "AUROC of the largest σ of an atom's share of the energy", between=True),
+        Measure("forces_auroc", "AUROC of the force σ, root mean square", between=True),
+        Measure("forces_auroc_geometric_mean", "AUROC of the force σ, geometric mean over atoms", between=True),
+        Measure("forces_auroc_largest_atom", "AUROC of the force σ, largest of an atom", between=True),
         Measure("forces_fpr95", "False alarms where 95 % are caught, force σ", "%", between=True),
     ),
 }

@@ -16,6 +16,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from ase.stress import full_3x3_to_voigt_6_stress
 
 from sigmaff.errors import DataError
+from sigmaff.evaluation.evaluate import OPEN
 from sigmaff.models.prediction import Prediction
 
 Results = Mapping[str, Any]
@@ -28,6 +29,7 @@ ASE_NAMES = {
     "stress": "stress",
     "stress_std": "stress_uncertainty",
     "energy_std": "energy_uncertainty",
+    "composition_std": "composition_uncertainty",
     "node_energy_std": "energies_uncertainty",
     "forces_std": "forces_uncertainty",
     "energy_members": "energy_ensemble",
@@ -36,7 +38,13 @@ ASE_NAMES = {
 """Fields of a prediction, and their names in the results of a calculator."""
 CALIBRATED = "calibrated_uncertainties"
 """Beside σ: the names of those that are calibrated, or "none". All other σ are raw."""
-PER_STRUCTURE_KEYS = ("energy_uncertainty", "stress_uncertainty", CALIBRATED, "energy_ensemble")
+PER_STRUCTURE_KEYS = (
+    "energy_uncertainty",
+    "composition_uncertainty",
+    "stress_uncertainty",
+    CALIBRATED,
+    "energy_ensemble",
+)
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
 """What is stored in a structure; the forces of all members are in a calculator's results alone."""
 
@@ -58,7 +66,8 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Any]:
         value = (tensor[0] if per[field] == "structure" else tensor).detach().cpu().numpy().astype(np.float64)
         value = full_3x3_to_voigt_6_stress(value) if is_stress else value
         _require_finite(name, value, atoms)
-        results[name] = value if value.ndim else value.item()
+        if field != "composition_std" or value > OPEN:  # a part of energy σ, which most structures do not have
+            results[name] = value if value.ndim else value.item()
     calibrated = [f"{quantity}_uncertainty" for quantity in prediction.provenance.calibrated]
     if any(name.endswith("_uncertainty") for name in results):
         results[CALIBRATED] = " ".join(name for name in calibrated if name in results) or "none"

@@ -5,6 +5,7 @@ from sigmaff.simulation.md.guard import GuardResult, guard
 from sigmaff.simulation.md.pilots import PilotRun, Promise
 from sigmaff.simulation.md.replica import Origin, Record
 from sigmaff.simulation.md.run import MDResult, run_md
+from sigmaff.simulation.md.safety import KnownStd, Safety, choose_safety
 from sigmaff.simulation.md.threshold import (
     Scores,
     Threshold,

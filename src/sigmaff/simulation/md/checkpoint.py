@@ -19,6 +19,7 @@ from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftRule
 from sigmaff.simulation.md.guard_file import Kind, guarded
 from sigmaff.simulation.md.replica import State
+from sigmaff.simulation.md.safety import KnownStd, Safety, choose_safety
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
 CHECKPOINT = "checkpoint.npz"
@@ -71,6 +72,7 @@ class Summary(RunFile):
     finished: bool = False
     steps: int
     threshold: Threshold | None
+    safety: Safety | None = None
     drift: DriftRule | None = None
     replicas: tuple[dict[str, Any], ...] = ()
     settings: dict[str, Any]  # that decide the trajectories
@@ -97,19 +99,23 @@ def open_run(
     is_begun = has_checkpoint and folder.file.exists()
     decisive, its_model, starts = _decisive(config), model_digest(model), starts_digest(structures)
     limit: Threshold | None = None
+    known: KnownStd | None = None
     if isinstance(config.stop_above, Path):
         kind = Kind.of(config, structures, model=its_model, starts=starts)
-        limit, decisive["stop_above"] = guarded(config.stop_above, kind)
+        limit, known, decisive["stop_above"] = guarded(config.stop_above, kind)
     elif not is_begun:
         how = (config.error_above, config.risk, calibration)
         limit = choose_threshold(config.stop_above, *how, kind=config.risk_kind, confidence=config.confidence)
+        if config.stop_above == "auto" and calibration is not None:
+            known = KnownStd.of_structures(calibration, f"the {len(calibration)} calibration structures")
     settings = {
         "config": decisive,
         "model": its_model,
         "starts": starts,
         "calibration_structures": None if calibration is None else len(calibration),
     }
-    summary = Summary(steps=config.steps, threshold=limit, drift=drift, settings=settings)
+    safety = choose_safety(config, known)
+    summary = Summary(steps=config.steps, threshold=limit, safety=safety, drift=drift, settings=settings)
     if folder.file.exists() and not has_checkpoint:
         folder.write(summary)
     return folder.claim(summary)

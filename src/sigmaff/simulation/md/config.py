@@ -26,6 +26,9 @@ THERMOSTATS: dict[Ensemble, tuple[Thermostat, ...]] = {
 Limit = float | Literal["auto"] | None
 """On the largest force σ of an atom, the norm of its components: eV/Å; from calibration structures; none."""
 
+SafetyLimit = float | Literal["auto", "off"]
+"""On energy σ per atom, or on the σ of an atom's share of the energy: eV; from known structures; none."""
+
 
 def _is_guard(path: Path) -> Path:
     if path.suffix != ".json":
@@ -130,6 +133,16 @@ class MDConfig(DynamicsConfig):
         "guard.json of sigmaff guard: a limit with a promise about runs; auto: with one about structures, from "
         "calibration structures, by error_above and risk; null: no limit",
     )
+    stop_above_energy: SafetyLimit = Field(
+        default="auto",
+        description="eV/atom; stop a replica also when its energy σ per atom exceeds this; auto: twice the largest of "
+        "the calibration structures or pilot runs that give stop_above, else off; off: no limit",
+    )
+    stop_above_atom: SafetyLimit = Field(
+        default="auto",
+        description="eV; stop a replica also when the σ of an atom's share of the energy exceeds this; auto: twice the "
+        "largest of the calibration structures or pilot runs that give stop_above, else off; off: no limit",
+    )
     risk_kind: RiskKind = Field(
         default="joint",
         description="of auto; joint: risk bounds the chance that a structure is below the limit and has such an error; "
@@ -140,6 +153,11 @@ class MDConfig(DynamicsConfig):
     @model_validator(mode="after")
     def _possible_limit(self) -> Self:
         limit = self.stop_above
+        for name in ("stop_above_energy", "stop_above_atom"):
+            if isinstance(given := getattr(self, name), float) and given <= 0:
+                raise ValueError(f"{name} must be above 0")
+        if isinstance(self.stop_above_atom, float) and self.forces_std == "none":
+            raise ValueError("stop_above_atom is a limit on σ of atoms; forces_std none does not compute it")
         if isinstance(limit, Path):
             if self.on_crossing != "stop":
                 raise ValueError("the promise of a guard is about runs that stop: leave on_crossing at stop")
@@ -147,9 +165,13 @@ class MDConfig(DynamicsConfig):
                 raise ValueError("error_above is a setting of sigmaff guard; a limit from its file has it already")
             if self.forces_std == "none":
                 raise ValueError("stop_above is a limit on σ of forces; forces_std none does not compute it")
-        else:
+        elif limit is not None or not self._has_given_safety:
             self.check_limit("stop_above", limit)
         return self
+
+    @property
+    def _has_given_safety(self) -> bool:
+        return isinstance(self.stop_above_energy, float) or isinstance(self.stop_above_atom, float)
 
 
 class GuardConfig(MotionConfig):

@@ -22,6 +22,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.files import RunFolder, atomic_write, write_json
 from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
+from sigmaff.simulation.limits import method_energy_std
 from sigmaff.simulation.md.checkpoint import model_digest, starts_digest
 from sigmaff.simulation.md.config import GuardConfig, MDConfig
 from sigmaff.simulation.md.guard_file import GuardFile, Kind
@@ -29,6 +30,7 @@ from sigmaff.simulation.md.output import LOG
 from sigmaff.simulation.md.pilots import PilotRun, Promise, promise
 from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
 from sigmaff.simulation.md.run import MDResult, run_md, start_problem
+from sigmaff.simulation.md.safety import KnownStd
 from sigmaff.simulation.results import bare_copy
 from sigmaff.tasks import run_tasks, workers
 
@@ -79,7 +81,8 @@ def guard(
         runs = pilot_runs(model, structures, config, directory, listener)
         found = promise(runs, config.steps, config.error_above, config.risk, config.confidence)
         statement = found.statement(f"{kind}, errors against {config.engine.calculator}")
-        folder.write(file.model_copy(update={"promise": found, "statement": statement}))
+        known = KnownStd.of_runs(runs)
+        folder.write(file.model_copy(update={"promise": found, "statement": statement, "known": known}))
     return GuardResult(path=folder.file, promise=found, statement=statement, runs=tuple(runs))
 
 
@@ -127,11 +130,15 @@ class _Course:
     def run(self, error_above: float) -> PilotRun:
         assert self.record.ended_at is not None
         end = None if self.record.ending == "finished" else self.record.ended_at
+        known = [self.frames[step] for step in self.forces_std]
+        atom_stds = [frame.arrays["energies_uncertainty"] for frame in known if "energies_uncertainty" in frame.arrays]
         return PilotRun(
             steps=np.array(list(self.forces_std)),
             forces_std=np.array(list(self.forces_std.values())),
             wrong_at=next((step for step in self.forces_std if self.errors.get(step, 0.0) > error_above), end),
             ended_at=self.record.ended_at,
+            energy_std=np.array([method_energy_std(frame.info) / len(frame) for frame in known]),
+            atom_std=np.array([std.max() for std in atom_stds]) if atom_stds else None,
         )
 
     def missing(self, error_above: float, at_most: int) -> list[int]:

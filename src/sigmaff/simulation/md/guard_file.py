@@ -12,6 +12,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.files import RunFile, changes, digest
 from sigmaff.simulation.md.config import MotionConfig
 from sigmaff.simulation.md.pilots import Promise
+from sigmaff.simulation.md.safety import KnownStd
 from sigmaff.simulation.md.threshold import Threshold
 
 NOT_OF_THE_KIND = {"seed", "steps", "checkpoint_every"}
@@ -64,13 +65,17 @@ class GuardFile(RunFile):
     settings: dict[str, Any]  # that decide pilot runs and labels, beside the kind
     promise: Promise | None = None
     statement: str = ""
+    known: KnownStd | None = None  # for the safety stops of later runs; None: a guard of an older version
 
     def identity(self) -> dict[str, Any]:
         return {**self.kind.model_dump(mode="json"), **self.settings}
 
 
-def guarded(path: Path, kind: Kind) -> tuple[Threshold, str]:
-    """The limit of a guard for runs of this kind, and its digest. Runs of another kind raise an error."""
+def guarded(path: Path, kind: Kind) -> tuple[Threshold, KnownStd | None, str]:
+    """The limit of a guard for runs of this kind, the σ of its pilot runs, and the digest of its promise.
+
+    Runs of another kind raise an error.
+    """
     try:
         content = path.read_bytes()
         file = GuardFile.model_validate_json(content)
@@ -88,4 +93,4 @@ def guarded(path: Path, kind: Kind) -> tuple[Threshold, str]:
         else ""
     )
     threshold = Threshold(value=file.promise.limit, statement=file.statement + others)
-    return threshold, digest([file.promise.model_dump_json().encode()])
+    return threshold, file.known, digest([file.promise.model_dump_json().encode()])

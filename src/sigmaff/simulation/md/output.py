@@ -28,6 +28,7 @@ class Output:
         self._sizes: dict[str, int] = {}
         self._unsafe: set[str] = set()
         self._cuts: set[str] = set()
+        self._columns: list[str] = []  # of the log
         sizes = sizes or {}
         for name in {LOG, CROSSINGS, BROKEN, *(path.name for path in directory.glob("trajectory-*.extxyz"))} - {*sizes}:
             (directory / name).unlink(missing_ok=True)
@@ -81,8 +82,13 @@ class Output:
         self.append(name, text.getvalue())
 
     def append_log(self, row: dict[str, float | None]) -> None:
+        """Append a line; a log that an older version began keeps its columns."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, row.keys(), lineterminator="\n")
+        if not self._columns and self.size(LOG):
+            with (self.directory / LOG).open(newline="", encoding="utf-8") as file:
+                self._columns = next(csv.reader(file))
+        self._columns = self._columns or list(row)
+        writer = csv.DictWriter(text, self._columns, extrasaction="ignore", lineterminator="\n")
         if not self.size(LOG):
             writer.writeheader()
         writer.writerow(row)

@@ -33,6 +33,13 @@ class PilotRun:
     forces_std: FloatArray  # (n,) largest force σ of an atom at each, eV/Å
     wrong_at: int | None  # first step with an error; None: there is none
     ended_at: int  # its last step
+    energy_std: FloatArray | None = None  # (n,) energy σ per atom without that of the composition, eV
+    atom_std: FloatArray | None = None  # (n,) largest σ of an atom's share of the energy, eV
+
+    @property
+    def is_right(self) -> npt.NDArray[np.bool_]:
+        """Whether each check is before the first error, (n,)."""
+        return np.ones(self.steps.size, dtype=bool) if self.wrong_at is None else self.steps < self.wrong_at
 
     @property
     def score(self) -> float:

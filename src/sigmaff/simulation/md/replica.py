@@ -27,10 +27,10 @@ class Record:
     ending: Ending | None = None  # None: running
     message: str = ""
     ended_at: int | None = None  # step
-    checks: int = 0  # checks of force σ
-    above: int = 0  # of these, with σ above the limit
+    checks: int = 0  # of σ
+    above: int = 0  # of these, with a σ above its limit
     crossings: int = 0
-    outside: bool = False  # σ was above the limit at the last check
+    outside: bool = False  # a σ was above its limit at the last check
     drift_step: int | None = None  # of the alarm of the drift monitor
 
 
@@ -116,7 +116,7 @@ class Replica:
     def observation(self) -> dict[str, float | None]:
         """A line of the log."""
         potential, kinetic = float(self.results["energy"]), float(self.atoms.get_kinetic_energy())
-        sizes = self.forces_std()
+        sizes, atom_stds = self.forces_std(), self.results.get("energies_uncertainty")
         energy_std = self.results.get("energy_uncertainty")
         return {
             "step": self.step,
@@ -130,12 +130,17 @@ class Replica:
             "forces_std_max": None if sizes is None else float(sizes.max()),
             "forces_std_mean": None if sizes is None else float(sizes.mean()),
             "energy_std_per_atom": None if energy_std is None else float(energy_std) / len(self.atoms),
+            "atom_std_max": None if atom_stds is None else float(np.max(atom_stds)),
         }
 
     def forces_std(self) -> npt.NDArray[np.float64] | None:
         """Norm of the force σ of each atom, eV/Å, (n_atoms,); ``None`` where it was not computed."""
         std = self.results.get("forces_uncertainty")
         return None if std is None else np.linalg.norm(std, axis=1)
+
+    def drift_alarm(self, forces_std: float) -> int | None:
+        """Tell the drift monitor of a look; the step if it gives the alarm. forces_std: largest of an atom, eV/Å."""
+        return self.step if self.monitor is not None and self.monitor.update(forces_std) else None
 
     def frame_info(self, **more: float | str) -> dict[str, float | str]:
         time = self.step * self.config.timestep

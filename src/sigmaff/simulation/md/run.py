@@ -1,4 +1,4 @@
-"""Guarded molecular dynamics: many replicas in one batch, each stopped when its force σ exceeds a limit."""
+"""Guarded molecular dynamics: many replicas in one batch, each stopped when a σ of it exceeds its limit."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,6 +15,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
+from sigmaff.simulation.limits import Limits, Reading, exceeded, nearest, readings
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.config import MDConfig, MotionConfig
 from sigmaff.simulation.md.drift import DriftRule, drift_rule
@@ -22,6 +23,7 @@ from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output, trajectory_name
 from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
 from sigmaff.simulation.md.replica import Origin, Record, Replica
+from sigmaff.simulation.md.safety import Safety
 from sigmaff.simulation.md.status import StatusNote
 from sigmaff.simulation.md.threshold import Scores, Threshold
 
@@ -32,16 +34,17 @@ class MDResult:
 
     directory: Path
     threshold: Threshold | None
+    safety: Safety | None  # limits on energy σ and on the σ of atoms
     drift: DriftRule | None  # None: not monitored
     origins: tuple[Origin, ...]
     records: tuple[Record, ...]  # of each replica
-    crossings: tuple[Atoms, ...]  # frames with σ above the limit, with replica and step in ``info``
+    crossings: tuple[Atoms, ...]  # frames with a σ above its limit, with replica and step in ``info``
 
     @property
     def share_above(self) -> float | None:
-        """Share of checks with σ above the limit."""
-        checks = sum(record.checks for record in self.records)
-        return sum(record.above for record in self.records) / checks if self.threshold and checks else None
+        """Share of checks with a σ above its limit."""
+        checks, has_limit = sum(record.checks for record in self.records), self.threshold or self.safety
+        return sum(record.above for record in self.records) / checks if has_limit and checks else None
 
     def trajectory(self, replica: int) -> Path:
         return self.directory / trajectory_name(replica)
@@ -82,6 +85,7 @@ def run_md(
     return MDResult(
         directory=directory,
         threshold=summary.threshold,
+        safety=summary.safety,
         drift=drift,
         origins=tuple(replica.origin for replica in run.replicas),
         records=tuple(replica.record for replica in run.replicas),
@@ -102,9 +106,13 @@ class _Run:
         drift: DriftRule | None,
     ) -> None:
         self.model, self.config, self.summary, self.directory = model, config, summary, directory
-        self.limit = None if summary.threshold is None else summary.threshold.value
-        self.note = StatusNote(self.limit)
-        self.last_std: float | None = None  # eV/Å, largest of all replicas since the last report
+        self.limits = Limits(
+            forces=None if summary.threshold is None else summary.threshold.value,
+            energy=None if summary.safety is None else summary.safety.energy,
+            atom=None if summary.safety is None else summary.safety.atom,
+        )
+        self.note = StatusNote()
+        self.nearest: Reading | None = None  # of all replicas since the last report, to its limit
         saved = read_checkpoint(directory)
         self.output = Output(directory, None if saved is None else saved.sizes)
         each = product(range(len(structures)), config.temperature or (None,), range(config.replicas))
@@ -149,8 +157,14 @@ class _Run:
         for replica in self.replicas:
             if not replica.running:
                 raise DataError(f"start {replica.origin.start}: {replica.record.message}")
-        if self.limit is not None and self.replicas[0].forces_std() is None:
-            raise ConfigError("the model gives no σ of forces, so there is nothing to stop at: leave stop_above out")
+        has = {reading.of for reading in readings(self.replicas[0].results, self.limits)}
+        for name, limit, words, remedy in (
+            ("forces", self.limits.forces, "σ of forces", "leave stop_above out"),
+            ("energy", self.limits.energy, "σ of energies", "set stop_above_energy to off"),
+            ("atom", self.limits.atom, "σ of single atoms", "set stop_above_atom to off"),
+        ):
+            if limit is not None and name not in has:
+                raise ConfigError(f"the model gives no {words}, so there is nothing to stop at: {remedy}")
         if self.config.ensemble == "npt" and "stress" not in self.replicas[0].results:
             raise ConfigError("the model gives no stress, without which the cell cannot move: use nvt")
         for replica in self.replicas:
@@ -188,8 +202,8 @@ class _Run:
         if temperature > limit:
             self._give_up(replica, Unphysical("temperature", f"{temperature:.0f} K, above the limit of {limit:.0f} K"))
             return
-        if self._look(replica):
-            self._cross(replica)
+        if (crossed := self._look(replica)) is not None:
+            self._cross(replica, crossed)
             if self.config.on_crossing != "continue":
                 return
         if replica.step % self.config.every == 0:
@@ -199,29 +213,30 @@ class _Run:
         if replica.step >= self.config.steps:
             replica.end("finished", "")
 
-    def _look(self, replica: Replica) -> bool:
-        """Check σ and the drift monitor; whether σ has just crossed the limit."""
-        sizes = replica.forces_std()
-        if sizes is None:
-            return False
-        record, largest = replica.record, float(sizes.max())
-        self.last_std = largest if self.last_std is None else max(self.last_std, largest)
+    def _look(self, replica: Replica) -> Reading | None:
+        """Check σ and the drift monitor; the σ that has just crossed its limit."""
+        sizes, is_check = replica.forces_std(), replica.step % self.config.check_every == 0
+        if sizes is None and not (is_check and self.limits.energy is not None):
+            return None
+        record, found = replica.record, readings(replica.results, self.limits)
+        self.nearest = nearest([*found, *filter(None, [self.nearest])])
         record.checks += 1
-        if replica.monitor is not None and record.drift_step is None and replica.step % self.config.drift_every == 0:
-            record.drift_step = replica.step if replica.monitor.update(largest) else None
-        above = self.limit is not None and largest > self.limit
-        record.above += above
-        entered, record.outside = above and not record.outside, above
-        return entered
+        if sizes is not None and record.drift_step is None and replica.step % self.config.drift_every == 0:
+            record.drift_step = replica.drift_alarm(float(sizes.max()))
+        above = exceeded(found)
+        record.above += above is not None
+        entered, record.outside = not record.outside, above is not None
+        return above if entered else None
 
-    def _cross(self, replica: Replica) -> None:
+    def _cross(self, replica: Replica, crossed: Reading) -> None:
         record, row = replica.record, replica.observation()
         record.crossings += 1
-        self.output.append_frame(CROSSINGS, replica.atoms, replica.results, replica.frame_info(reason="crossing"))
+        info = replica.frame_info(reason="crossing", crossed=crossed.of)
+        self.output.append_frame(CROSSINGS, replica.atoms, replica.results, info)
         if self.config.on_crossing == "continue":
             return
         self.output.append_log(row)
-        message = f"force σ of {row['forces_std_max']:.3g} eV/Å at step {replica.step}, above {self.limit:.3g}"
+        message = f"{crossed} at step {replica.step}, above {crossed.limit:.3g}"
         if self.config.on_crossing == "stop" or not replica.history:
             replica.remember()
             replica.end("crossing", message)
@@ -241,8 +256,8 @@ class _Run:
     def _report(self, listener: Listener) -> None:
         running = [replica for replica in self.replicas if replica.running]
         step = min((replica.step for replica in running), default=self.config.steps)
-        note = self.note.text(len(running), len(self.replicas), self.last_std)
-        self.last_std = None
+        note = self.note.text(len(running), len(self.replicas), self.nearest)
+        self.nearest = None
         listener.advance(step, self.config.steps, note)
 
     def _save(self) -> None:

@@ -1,29 +1,32 @@
-"""The progress note of a run: replicas that run, and the latest force σ as a sparkline."""
+"""The progress note of a run: replicas that run, and the latest σ as a sparkline."""
 
 from collections import deque
 from collections.abc import Sequence
+
+from sigmaff.simulation.limits import Reading
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKLINE_LENGTH = 24
 
 
 class StatusNote:
-    """Keeps the latest force σ of a run."""
+    """Keeps the latest σ of a run: that nearest to its limit, or of forces if there is no limit."""
 
-    def __init__(self, limit: float | None) -> None:
-        """limit: on the largest force σ of an atom, eV/Å."""
-        self.limit = limit
-        self.recent: deque[float] = deque(maxlen=SPARKLINE_LENGTH)
+    def __init__(self) -> None:
+        self.recent: deque[Reading] = deque(maxlen=SPARKLINE_LENGTH)
 
-    def text(self, n_running: int, n_replicas: int, forces_std: float | None) -> str:
-        """forces_std: largest of all replicas since the last note, eV/Å; ``None`` where it was not computed."""
-        if forces_std is not None:
-            self.recent.append(forces_std)
+    def text(self, n_running: int, n_replicas: int, reading: Reading | None) -> str:
+        """reading: nearest of all replicas since the last note; ``None`` where σ was not computed."""
+        if reading is not None:
+            self.recent.append(reading)
         note = f"{n_running}/{n_replicas} running"
         if not self.recent:
             return note
-        top = self.limit or max(self.recent) or 1.0
-        return f"{note}, σ {sparkline(self.recent, top)} {self.recent[-1]:.3g} eV/Å"
+        latest = self.recent[-1]
+        limited = latest.limit is not None
+        heights = [item.share if limited else item.value for item in self.recent]
+        top = 1.0 if limited else max(heights) or 1.0
+        return f"{note}, {latest.name} {sparkline(heights, top)} {latest.value:.3g} {latest.unit}"
 
 
 def sparkline(values: Sequence[float], top: float) -> str:

@@ -25,6 +25,7 @@ from scipy.stats import binom
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
+from sigmaff.evaluation.detection import energy_std_per_atom, largest_atom_energy_std, largest_of_atoms
 from sigmaff.simulation.md.config import Limit, RiskKind
 from sigmaff.simulation.md.risk import ROUNDING, fewest, highest_risk, largest_limit, n_allowed
 from sigmaff.simulation.md.stepper import FloatArray
@@ -36,13 +37,17 @@ class Scores:
 
     forces_std: FloatArray  # (n,) largest force σ of an atom, eV/Å
     forces_error: FloatArray  # (n,) largest force error of an atom, eV/Å
+    energy_std: FloatArray | None = None  # (n,) energy σ per atom without that of the composition, eV
+    atom_std: FloatArray | None = None  # (n,) largest σ of an atom's share of the energy, eV
     chose_model: bool = False  # the validation set: early stopping, hyper-parameters and calibration looked at it
 
     def __len__(self) -> int:
         return self.forces_std.size
 
     def part(self, chosen: npt.NDArray[np.bool_]) -> "Scores":
-        return replace(self, forces_std=self.forces_std[chosen], forces_error=self.forces_error[chosen])
+        names = ("forces_std", "forces_error", "energy_std", "atom_std")
+        known = {name: values for name in names if (values := getattr(self, name)) is not None}
+        return replace(self, **{name: values[chosen] for name, values in known.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +65,15 @@ def structure_scores(evaluation: Evaluation, *, chose_model: bool = False) -> Sc
     if std is None or error is None:
         missing = "the model gives no σ of forces" if std is None else "the structures have no forces"
         raise DataError(f"{evaluation.name}: a limit on σ cannot be found on these structures: {missing}")
-    first = np.flatnonzero(np.diff(evaluation.structure_index, prepend=-1))
-    largest = [np.maximum.reduceat(np.linalg.norm(vectors, axis=1), first) for vectors in (std, error)]
-    return Scores(forces_std=largest[0], forces_error=largest[1], chose_model=chose_model)
+    largest = [largest_of_atoms(evaluation, np.linalg.norm(vectors, axis=1)) for vectors in (std, error)]
+    energy_std = energy_std_per_atom(evaluation)
+    return Scores(
+        forces_std=largest[0],
+        forces_error=largest[1],
+        energy_std=None if energy_std is None else energy_std * evaluation.energy_calibration.scale,
+        atom_std=largest_atom_energy_std(evaluation),
+        chose_model=chose_model,
+    )
 
 
 def choose_threshold(
