@@ -154,6 +154,11 @@ class Head(nn.Module, ABC):
     def draw(self) -> None:
         """Draw the random numbers behind ``energy_deviations``, outside of any transform that would record them."""
 
+    def deviation_slopes(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        """Derivatives of the samples by the embeddings, (n_samples, n_atoms, n_blocks · n_features)."""
+        self.draw()
+        return torch.func.jacrev(lambda h: self.energy_deviations(h, graph).sum(-1))(node_features)
+
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         """Variance of the slope of the energy along directions in embedding space.
 

@@ -24,7 +24,7 @@ class LLPRConfig(HeadSettings):
         default="energy+forces",
         description="labels that reduce the variance; force rows enter with a weight chosen on held-out data",
     )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="last layers drawn for sampled force σ")
+    n_samples: int = Field(default=16, ge=1, le=1024, description="last layers drawn for sampled force σ")
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -35,7 +35,7 @@ class SVGPConfig(HeadSettings):
         default=False,
         description="train the backbone first and keep it, or continue to train it with the process (the paper's)",
     )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
+    n_samples: int = Field(default=16, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )

@@ -15,7 +15,7 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
-from sigmaff.models.force_std import forces_variance, virial_variance
+from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
 
@@ -137,10 +137,18 @@ class Potential(Model):
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
-            distribution, features, forces, virial = self.derivatives(graph)
-            variance, how = forces_variance(self.backbone, self.head, graph, features, forces_std)
+            how, exactly = choose_way(self.head, graph, forces_std)
+            samples = None
+            if how == "sampled":
+                distribution, features, forces, virial, samples = self.derivatives_and_samples(graph)
+            else:
+                distribution, features, forces, virial = self.derivatives(graph)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
-            stress_variance = None
+            variance = stress_variance = None
+            if how == "by_atom" and node_variance is not None:
+                variance = node_variance.unsqueeze(-1).expand(-1, 3)
+            elif how is not None:
+                variance = forces_variance(self.backbone, self.head, graph, features, exactly, samples)
             if how in ("exact", "sampled") and graph.cell is not None:
                 stress_variance = virial_variance(self.backbone, self.head, graph, features)
         scale = self.statistics.scale
@@ -196,6 +204,24 @@ class Potential(Model):
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)
         return distribution.detached(), features.detach(), -gradient, _symmetric(virial[0]) if virial else None
 
+    def derivatives_and_samples(
+        self, graph: AtomicGraph
+    ) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None, Tensor]:
+        """As ``derivatives``, and deviations of forces from their mean in samples, (n_samples, n_atoms, 3).
+
+        Both are slopes of functions of the embeddings, and pass through the backbone together.
+        """
+        response = self.backbone.linear_response(graph)
+        features = response.embeddings
+        with torch.enable_grad():
+            inputs = features.detach().requires_grad_()
+            distribution = self.head(inputs, graph)
+            (of_mean,) = torch.autograd.grad(distribution.mean.sum(), inputs)
+        cotangents = torch.cat([of_mean.unsqueeze(0), self.head.deviation_slopes(features, graph)])
+        by_position, by_shift = response.pull_back(cotangents)
+        virial = None if graph.cell is None else _virial(graph, by_position[0], by_shift[0]).to(graph.dtype)
+        return distribution.detached(), features, -by_position[0].to(graph.dtype), virial, by_position[1:]
+
     def _node_references(self, graph: AtomicGraph) -> Tensor:
         """Reference energy of each atom, eV, float64; 0 for an element that has none."""
         return self._references.nan_to_num().to(graph.atomic_numbers.device)[graph.atomic_numbers]
@@ -228,6 +254,14 @@ def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
         positions=graph.positions + torch.einsum("na,nab->nb", graph.positions, strain[graph.structure_index]),
         pair_shift=graph.pair_shift + torch.einsum("pa,pab->pb", graph.pair_shift, strain[of_pair]),
     )
+
+
+def _virial(graph: AtomicGraph, by_position: Tensor, by_shift: Tensor) -> Tensor:
+    """Derivative of the energies by strains of atoms and images, (n_structures, 3, 3)."""
+    of_atoms = torch.einsum("na,nb->nab", graph.positions, by_position)
+    of_pairs = torch.einsum("pa,pb->pab", graph.pair_shift, by_shift)
+    of_structures = graph.structure_index[graph.pair_index[0]]
+    return _symmetric(_summed(of_atoms, graph).index_add(0, of_structures, of_pairs))
 
 
 def _symmetric(virial: Tensor) -> Tensor:

@@ -20,13 +20,14 @@ from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor, nn
 
-from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, Stage
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk import fit
+from sigmaff.heads.lnk.draws import Draws, draw
 from sigmaff.heads.lnk.kernel import LocalKernel
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
@@ -35,9 +36,6 @@ KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part,
     "linear": (None, True),
     "rbf+linear": (RBF, True),
 }
-DRAW_SEED = 0
-MAX_DRAWS = 2**27
-"""Random numbers behind sampled force σ (a gigabyte)."""
 
 
 class LNKConfig(HeadSettings):
@@ -88,7 +86,7 @@ class LNKConfig(HeadSettings):
         le=20_000,
         description="inducing points of a kernel that falls off with distance, shared out over the elements",
     )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
+    n_samples: int = Field(default=16, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
@@ -118,16 +116,6 @@ class _Factors(NamedTuple):
     mean: Tensor  # μ, as it acts on the kernel's rows (p,)
     cholesky: Tensor  # C (p, p)
     of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
-
-
-class _Draws(NamedTuple):
-    """The random numbers behind the sampled functions: the same for every model of the same sizes."""
-
-    phases: Tensor  # (n_frequencies,)
-    frequencies: Tensor  # (n_frequencies, d)
-    prior: Tensor  # (n_elements + 1, n_frequencies, n_samples)
-    posterior: Tensor  # (p, n_samples)
-    unseen: Tensor  # (n_linear, n_samples)
 
 
 class LabelNoise(NamedTuple):
@@ -177,7 +165,8 @@ class LNK(Head):
         self.energy_noise = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
         self.force_weight = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
         self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
-        self._kept_draws: _Draws | None = None
+        self._linear_draws = Cached(self._compute_linear_draws)
+        self._kept_draws: Draws | None = None
 
     @property
     def n_weights(self) -> int:
@@ -196,34 +185,13 @@ class LNK(Head):
     def draw(self) -> None:
         self._draws()
 
-    def _draws(self) -> _Draws:
+    def _draws(self) -> Draws:
         """Drawn at the first use, and kept."""
         device = self.weight_mean.device
         if self._kept_draws is None or self._kept_draws.phases.device != device:
-            self._kept_draws = _Draws(*(draws.to(device) for draws in self._draw()))
+            drawn = draw(self.kernel, self.config.n_samples, self.config.n_frequencies)
+            self._kept_draws = Draws(*(draws.to(device) for draws in drawn))
         return self._kept_draws
-
-    def _draw(self) -> _Draws:
-        n_features, n_elements = self.embedding.n_features, self.kernel.n_elements
-        n_samples, n_frequencies = self.config.n_samples, self.config.n_frequencies
-        if n_samples * ((n_elements + 1) * n_frequencies + self.n_weights) + n_frequencies * n_features > MAX_DRAWS:
-            raise ConfigError(
-                f"{n_samples} samples with {n_frequencies} frequencies and {n_elements} elements take more memory than "
-                "sampled force σ may use; lower n_samples or n_frequencies, or ask for exact force σ"
-            )
-        generator = torch.Generator("cpu").manual_seed(DRAW_SEED)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
-
-        kernel = self.kernel.stationary or RBF
-        return _Draws(
-            phases=2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu"),
-            frequencies=kernel.draw_frequencies(n_frequencies, n_features, generator),
-            prior=normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies),
-            posterior=normal(self.n_weights, n_samples),
-            unseen=normal(self.kernel.n_linear, n_samples),
-        )
 
     def find_damage(self) -> str | None:
         known = torch.arange(self.kernel.n_elements, device=self.kernel.inducing_elements.device)
@@ -323,6 +291,23 @@ class LNK(Head):
         if self.kernel.linear and self.kernel.has_unseen(elements):
             deviations = deviations + self.kernel.unseen_features(features, elements) @ self._draws().unseen
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
+
+    def deviation_slopes(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        """Of a linear kernel: the slope of the activation times the weights of the atom's element."""
+        if self.kernel.stationary is not None:
+            return super().deviation_slopes(node_features, graph)
+        with self._linear_draws.prepared((*self.kernel.tensors(), self.weight_cholesky)):
+            weights = self._linear_draws().to(node_features.dtype)
+        ones = torch.ones_like(node_features)
+        slopes = torch.func.jvp(self.embedding.activation, (node_features,), (ones,))[1]
+        return weights[:, self.element_index[graph.atomic_numbers]] * slopes
+
+    def _compute_linear_draws(self) -> Tensor:
+        """What samples weigh the activated embedding of an element by, (n_samples, n_elements + 1, n_linear)."""
+        draws, constants = self._draws(), self.kernel.constants()
+        known = (self.weight_cholesky.tril() @ draws.posterior).unflatten(0, (self.kernel.n_elements, -1))[:, :-1]
+        weights = torch.cat([known, draws.unseen.unsqueeze(0)]).movedim(-1, 0)
+        return constants.linear_scale * self.kernel.activation_scale * weights
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         if self.covariance == "diagonal":
