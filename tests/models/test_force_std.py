@@ -9,9 +9,11 @@ from ase import Atoms
 from torch import Tensor
 
 from contract import AMMONIA, CASES, CRYSTAL, ETHANOL, EXACT, FINITE_DIFFERENCE, STEP, WATER, Case, graph_of
+from sigmaff.backbones.linear_response import AutomaticResponse
+from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads import LNK, LNKConfig
+from sigmaff.heads import LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.force_std import embedding_tangents, exact_forces_variance, unit_displacements
 
@@ -130,7 +132,7 @@ def test_none_costs_nothing_and_says_so():
 def test_tangents_are_the_jacobian():
     potential, graph = potential_with(), graph_of(CRYSTAL)
     directions = unit_displacements(graph.atom_rank(), graph.n_atoms, torch.float64)
-    tangents = torch.cat(list(embedding_tangents(potential.backbone, graph, directions)))
+    tangents = torch.cat(list(embedding_tangents(potential.backbone.linear_response(graph), graph, directions)))
     close(tangents, jacobian(potential, graph), **EXACT)
 
 
@@ -162,8 +164,9 @@ def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
 @torch.no_grad()
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     potential, graph = potential_with(), graph_of(ETHANOL, WATER)
-    features = potential.backbone(graph)
-    assert isinstance(potential.head, LNK)
-    whole = exact_forces_variance(potential.backbone, potential.head, graph, features, 9)
-    monkeypatch.setattr("sigmaff.backbones.linear_response.MAX_ELEMENTS", 1)
-    close(exact_forces_variance(potential.backbone, potential.head, graph, features, 9), whole, **EXACT)
+    monkeypatch.setattr(SchNetResponse, "n_at_once", 1)
+    one, other = potential.backbone.linear_response(graph), AutomaticResponse(potential.backbone, graph)
+    whole = exact_forces_variance(other, potential.head, graph, 9)
+    monkeypatch.setattr(AutomaticResponse, "n_at_once", 1)
+    for response in (one, other):
+        close(exact_forces_variance(response, potential.head, graph, 9), whole, **EXACT)

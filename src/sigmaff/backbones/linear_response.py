@@ -27,6 +27,11 @@ class LinearResponse(ABC):
     def embeddings(self) -> Tensor:
         """(n_atoms, n_blocks · n_features)."""
 
+    @property
+    @abstractmethod
+    def n_at_once(self) -> int:
+        """Derivatives that are computed together; more take more memory."""
+
     @abstractmethod
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives of functions of the embeddings, given their derivatives by the embeddings.
@@ -45,7 +50,7 @@ class LinearResponse(ABC):
             directions: (c, n_atoms, 3), of atoms.
             shift_directions: (c, n_pairs, 3), of the images that pairs reach.
 
-        Returns (c, n_atoms, n_blocks · n_features).
+        Not more than ``n_at_once``. Returns (c, n_atoms, n_blocks · n_features).
         """
 
 
@@ -70,13 +75,18 @@ class AutomaticResponse(LinearResponse):
     def embeddings(self) -> Tensor:
         return self._recorded.detach()
 
+    @property
+    def n_at_once(self) -> int:
+        graph = self._graph
+        return max(1, MAX_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
+
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
         recorded = self._recorded
         parts = [
             torch.autograd.grad(
                 recorded, self._inputs, part, retain_graph=True, is_grads_batched=True, materialize_grads=True
             )
-            for part in cotangents.to(recorded.dtype).split(passes_at_once(self._graph))
+            for part in cotangents.to(recorded.dtype).split(self.n_at_once)
         ]
         by_position, by_shift = zip(*parts, strict=True)
         return torch.cat(by_position), torch.cat(by_shift)
@@ -90,8 +100,3 @@ class AutomaticResponse(LinearResponse):
 
     def _embed_at(self, positions: Tensor, pair_shift: Tensor) -> Tensor:
         return self._embed(replace(self._graph, positions=positions, pair_shift=pair_shift))
-
-
-def passes_at_once(graph: AtomicGraph) -> int:
-    """Derivative passes that are made together."""
-    return max(1, MAX_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))

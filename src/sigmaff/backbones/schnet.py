@@ -46,6 +46,10 @@ class SchNet(Backbone):
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
         self.output = _linear(config.n_hidden, self.embedding.n_features)
 
+    @property
+    def steps(self) -> list["Interaction"]:
+        return [step for step in self.interactions if isinstance(step, Interaction)]
+
     def forward(self, graph: AtomicGraph) -> Tensor:
         features = self.elements(graph.atomic_numbers)
         distance = graph.pair_vectors().norm(dim=-1)

@@ -49,7 +49,7 @@ class SchNetResponse(LinearResponse):
         self.messages: list[Tensor] = []  # m of each interaction (n_atoms, n_filters)
         self.activation_slopes: list[Tensor] = []  # ssp′ (n_atoms, 1, n_hidden)
         features = network.elements(graph.atomic_numbers)
-        for interaction, filters in zip(network.interactions, self.filters, strict=True):
+        for interaction, filters in zip(network.steps, self.filters, strict=True):
             message, updated = interaction.received(features, filters, graph.pair_index)
             features = features + interaction.sent(updated)
             self.messages.append(message)
@@ -61,7 +61,7 @@ class SchNetResponse(LinearResponse):
         return self._embeddings
 
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        by_distance = [self._by_distance(part) for part in cotangents.to(self._embeddings.dtype).split(self._at_once())]
+        by_distance = [self._by_distance(part) for part in cotangents.to(self._embeddings.dtype).split(self.n_at_once)]
         by_vector = (torch.cat(by_distance).unsqueeze(-1) * self.unit_vectors).to(self.graph.positions.dtype)
         first, second = self.graph.pair_index
         by_position = by_vector.new_zeros(len(by_vector), self.graph.n_atoms, 3)
@@ -72,9 +72,10 @@ class SchNetResponse(LinearResponse):
         first, second = self.graph.pair_index
         moved = directions[:, second] + shift_directions - directions[:, first]
         stretched = (moved.to(self.unit_vectors.dtype) * self.unit_vectors).sum(-1)  # ∂d (c, n_pairs)
-        return torch.cat([self._pushed_forward(part) for part in stretched.split(self._at_once())])
+        return self._pushed_forward(stretched)
 
-    def _at_once(self) -> int:
+    @property
+    def n_at_once(self) -> int:
         n_most = max(self.network.config.n_hidden, self.network.config.n_filters, self.edges.n_slots)
         return max(1, MAX_ELEMENTS // (max(self.graph.n_atoms, 1) * n_most))
 
@@ -83,7 +84,7 @@ class SchNetResponse(LinearResponse):
         gradient = cotangents.transpose(0, 1) @ self.network.output.weight
         by_edge = gradient.new_zeros(*gradient.shape[:2], self.edges.n_slots)
         for number in reversed(range(len(self.messages))):
-            interaction = self.network.interactions[number]
+            interaction = self.network.steps[number]
             by_sum = (gradient @ interaction.output.weight * self.activation_slopes[number]) @ interaction.update.weight
             by_edge.baddbmm_(by_sum, self._sensitivity(number).mT)
             if number > 0:
@@ -95,7 +96,7 @@ class SchNetResponse(LinearResponse):
         of_edge = self.edges.of_pairs(stretched).transpose(0, 1)
         tangents: Tensor | None = None
         for number in range(len(self.messages)):
-            interaction = self.network.interactions[number]
+            interaction = self.network.steps[number]
             summed = of_edge @ self._sensitivity(number)
             if tangents is not None:
                 summed = summed + self._neighbor_sum(tangents @ interaction.message.weight.T, number)

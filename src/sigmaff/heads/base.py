@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor, nn
 
 from sigmaff.config import Settings
@@ -71,6 +72,21 @@ class HeadSettings(Settings):
     def sized_for(self, train: Observations, seed: int) -> Self:
         """The settings of the head that is solved on these data, where its size follows from them."""
         return self
+
+
+class SampledHeadSettings(HeadSettings):
+    """What the settings of heads with sampled force σ have in common, beside ``n_samples``."""
+
+    draws: Literal["orthogonal", "independent"] = Field(
+        default="orthogonal",
+        description="weights of the samples: orthogonal to each other, which takes fewer samples, or independent",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_former_default(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files of version 0.1.0 do not name the draws: there they are independent."""
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if (key, value) != ("draws", "independent")}
 
 
 class Head(nn.Module, ABC):

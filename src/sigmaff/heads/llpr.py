@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sigmaff.graph import Embedding
-from sigmaff.heads.base import Head, HeadSettings, Stage
+from sigmaff.heads.base import Head, HeadSettings, SampledHeadSettings, Stage
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 
 
-class LLPRConfig(HeadSettings):
+class LLPRConfig(SampledHeadSettings):
     """Hyper-parameters of last-layer prediction rigidity."""
 
     name: Literal["llpr"] = "llpr"
@@ -38,6 +38,7 @@ class LLPRConfig(HeadSettings):
             variance_labels=self.variance_labels,
             n_inducing=1,
             n_samples=self.n_samples,
+            draws=self.draws,
             n_frequencies=1,
         )
 

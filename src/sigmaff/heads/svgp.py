@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage, pooled
+from sigmaff.heads.base import EnergyDistribution, Head, SampledHeadSettings, Stage, pooled
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 
 PSEUDO_ELEMENT = 1
 
 
-class SVGPConfig(HeadSettings):
+class SVGPConfig(SampledHeadSettings):
     """Hyper-parameters of the sparse variational Gaussian process on structures."""
 
     name: Literal["svgp"] = "svgp"
@@ -53,6 +53,7 @@ class SVGPConfig(HeadSettings):
             fit="variational",
             n_inducing=self.n_inducing,
             n_samples=self.n_samples,
+            draws=self.draws,
             n_frequencies=self.n_frequencies,
         )
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
-from sigmaff.heads import LLPRConfig, LNKConfig
+from sigmaff.heads import HEADS, LLPRConfig, LNKConfig
+from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
@@ -31,6 +32,8 @@ FORMAT_VERSION = 4
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
+SAMPLED = {name for name, kind in HEADS.items() if issubclass(kind.Config, SampledHeadSettings)}
+"""Names of heads whose settings say how the samples behind force σ are drawn."""
 
 
 class Part(BaseModel):
@@ -267,11 +270,22 @@ def _parse(path: Path, metadata: str) -> Header:
             f"{version('sigmaff')}, which reads formats up to {FORMAT_VERSION}: install that version or a newer one"
         )
     try:
-        return Header.model_validate(content)
+        return Header.model_validate(_with_draws(content))
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
+
+
+def _with_draws(content: Any) -> Any:
+    """Where a file does not name the draws behind sampled force σ, they are independent."""
+    if isinstance(content, dict):
+        others = content.get("other_members")
+        for part in (content, *(others if isinstance(others, list) else ())):
+            head = part.get("config", {}).get("head") if isinstance(part, dict) else None
+            if isinstance(head, dict) and head.get("name") in SAMPLED:
+                head.setdefault("draws", "independent")
+    return content
 
 
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:

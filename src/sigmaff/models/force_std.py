@@ -5,7 +5,7 @@ forward-mode pass for each coordinate of the largest structure serves all struct
 six components for any size, so the variance of stress is always exact.
 Sampled: k posterior functions, drawn once with the model, are k smooth conservative energies; Var(F_c) is the mean
 square of the derivatives of their deviations from the mean. These are pulled back through the backbone together with
-the derivatives of the mean, which are the forces (``Potential.derivatives``).
+the derivatives of the mean, which are the forces (``Potential.responses``).
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from sigmaff.backbones import Backbone
-from sigmaff.backbones.linear_response import passes_at_once
+from sigmaff.backbones.linear_response import LinearResponse
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import unit_displacements
@@ -45,7 +44,7 @@ def choose_way(head: Head, graph: AtomicGraph, how: ForceStdMethod) -> tuple[Hea
 
 
 def forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, exactly: Tensor, samples: Tensor | None
+    response: LinearResponse, head: Head, graph: AtomicGraph, exactly: Tensor, samples: Tensor | None
 ) -> Tensor:
     """Variance of the normalised forces, (n_atoms, 3).
 
@@ -57,12 +56,12 @@ def forces_variance(
     if sampled is not None and not exactly.any():
         return sampled
     n_largest = int(graph.atoms_per_structure()[exactly].max())
-    exact = exact_forces_variance(backbone, head, graph, features, n_largest)
+    exact = exact_forces_variance(response, head, graph, n_largest)
     return exact if sampled is None else torch.where(exactly[graph.structure_index, None], exact, sampled)
 
 
 def embedding_tangents(
-    backbone: Backbone, graph: AtomicGraph, directions: Tensor, shift_directions: Tensor | None = None
+    response: LinearResponse, graph: AtomicGraph, directions: Tensor, shift_directions: Tensor | None = None
 ) -> Iterator[Tensor]:
     """Derivatives of the embeddings along displacements of atoms, and of the images that pairs reach, if given.
 
@@ -70,25 +69,24 @@ def embedding_tangents(
     """
     if shift_directions is None:
         shift_directions = graph.pair_shift.new_zeros(1, 1, 1).expand(len(directions), *graph.pair_shift.shape)
-    response, chunk = backbone.linear_response(graph), passes_at_once(graph)
-    for part, shift_part in zip(directions.split(chunk), shift_directions.split(chunk), strict=True):
+    n_at_once = response.n_at_once
+    for part, shift_part in zip(directions.split(n_at_once), shift_directions.split(n_at_once), strict=True):
         yield response.push_forward(part, shift_part)
 
 
-def exact_forces_variance(
-    backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor, n_largest: int
-) -> Tensor:
+def exact_forces_variance(response: LinearResponse, head: Head, graph: AtomicGraph, n_largest: int) -> Tensor:
     """Exact for structures of up to ``n_largest`` atoms; for larger ones the values mean nothing."""
     rank = graph.atom_rank()
     directions = unit_displacements(rank, n_largest, graph.positions.dtype)
     variances = [
-        head.slope_variance(features, tangents, graph) for tangents in embedding_tangents(backbone, graph, directions)
+        head.slope_variance(response.embeddings, tangents, graph)
+        for tangents in embedding_tangents(response, graph, directions)
     ]
     by_coordinate = torch.cat(variances).unflatten(0, (-1, 3))  # (n_largest, 3, n_structures)
     return by_coordinate[rank.clamp(max=n_largest - 1), :, graph.structure_index]
 
 
-def virial_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features: Tensor) -> Tensor:
+def virial_variance(response: LinearResponse, head: Head, graph: AtomicGraph) -> Tensor:
     """Variance of the derivatives of energies by symmetric strains, (n_structures, 3, 3).
 
     ∂E/∂ε_ab is the slope along x -> x (1 + ½(e_ab + e_ba)), for atoms and for images.
@@ -98,8 +96,10 @@ def virial_variance(backbone: Backbone, head: Head, graph: AtomicGraph, features
     strains = 0.5 * (outer + outer.transpose(1, 2))
     upper = torch.triu_indices(3, 3, device=strains.device)
     chosen = strains[3 * upper[0] + upper[1]]
-    tangents = embedding_tangents(backbone, graph, graph.positions @ chosen, graph.pair_shift @ chosen)
-    by_strain = torch.cat([head.slope_variance(features, part, graph) for part in tangents])  # (6, n_structures)
+    tangents = embedding_tangents(response, graph, graph.positions @ chosen, graph.pair_shift @ chosen)
+    by_strain = torch.cat(
+        [head.slope_variance(response.embeddings, part, graph) for part in tangents]
+    )  # (6, n_structures)
     variance = by_strain.new_zeros(graph.n_structures, 3, 3)
     variance[:, upper[0], upper[1]] = by_strain.T
     variance[:, upper[1], upper[0]] = by_strain.T

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sigmaff.backbones import BackboneConfig, SchNetConfig, build_backbone
+from sigmaff.backbones.linear_response import LinearResponse
 from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
 from sigmaff.data.elements import unknown_element
@@ -138,19 +139,19 @@ class Potential(Model):
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
-            samples = None
-            if how == "sampled":
-                distribution, features, forces, virial, samples = self.derivatives_and_samples(graph)
+            variance = stress_variance = None
+            if how in ("exact", "sampled"):
+                response = self.backbone.linear_response(graph)
+                features = response.embeddings
+                distribution, forces, virial, samples = self.responses(graph, response, sampled=how == "sampled")
+                variance = forces_variance(response, self.head, graph, exactly, samples)
+                if graph.cell is not None:
+                    stress_variance = virial_variance(response, self.head, graph)
             else:
                 distribution, features, forces, virial = self.derivatives(graph)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
-            variance = stress_variance = None
             if how == "by_atom" and node_variance is not None:
                 variance = node_variance.unsqueeze(-1).expand(-1, 3)
-            elif how is not None:
-                variance = forces_variance(self.backbone, self.head, graph, features, exactly, samples)
-            if how in ("exact", "sampled") and graph.cell is not None:
-                stress_variance = virial_variance(self.backbone, self.head, graph, features)
         scale = self.statistics.scale
         prediction = self.in_physical_units(graph, distribution, forces, virial)
         return replace(
@@ -204,23 +205,24 @@ class Potential(Model):
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)
         return distribution.detached(), features.detach(), -gradient, _symmetric(virial[0]) if virial else None
 
-    def derivatives_and_samples(
-        self, graph: AtomicGraph
-    ) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None, Tensor]:
-        """As ``derivatives``, and deviations of forces from their mean in samples, (n_samples, n_atoms, 3).
+    def responses(
+        self, graph: AtomicGraph, response: LinearResponse, *, sampled: bool
+    ) -> tuple[EnergyDistribution, Tensor, Tensor | None, Tensor | None]:
+        """Distribution, forces, derivative by strain, and deviations of forces in samples, (n_samples, n_atoms, 3).
 
-        Both are slopes of functions of the embeddings, and pass through the backbone together.
+        Forces of the mean and of samples are slopes of functions of the embeddings: they pass through the backbone
+        together.
         """
-        response = self.backbone.linear_response(graph)
-        features = response.embeddings
         with torch.enable_grad():
-            inputs = features.detach().requires_grad_()
-            distribution = self.head(inputs, graph)
-            (of_mean,) = torch.autograd.grad(distribution.mean.sum(), inputs)
-        cotangents = torch.cat([of_mean.unsqueeze(0), self.head.deviation_slopes(features, graph)])
+            features = response.embeddings.detach().requires_grad_()
+            distribution = self.head(features, graph)
+            cotangents = torch.autograd.grad(distribution.mean.sum(), features)[0].unsqueeze(0)
+        if sampled:
+            cotangents = torch.cat([cotangents, self.head.deviation_slopes(response.embeddings, graph)])
         by_position, by_shift = response.pull_back(cotangents)
         virial = None if graph.cell is None else _virial(graph, by_position[0], by_shift[0]).to(graph.dtype)
-        return distribution.detached(), features, -by_position[0].to(graph.dtype), virial, by_position[1:]
+        samples = by_position[1:] if sampled else None
+        return distribution.detached(), -by_position[0].to(graph.dtype), virial, samples
 
     def _node_references(self, graph: AtomicGraph) -> Tensor:
         """Reference energy of each atom, eV, float64; 0 for an element that has none."""

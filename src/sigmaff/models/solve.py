@@ -83,7 +83,7 @@ class _Batch(ObservedBatch):
         return self._embeddings
 
     def tangents(self, directions: Tensor) -> Iterator[Tensor]:
-        return embedding_tangents(self.potential.backbone, self.graph, directions)
+        return embedding_tangents(self.potential.backbone.linear_response(self.graph), self.graph, directions)
 
     def targets(self) -> tuple[Tensor, Tensor | None]:
         energy, forces = self.potential.normalised_targets(self.graph, self.labels)

@@ -1,7 +1,7 @@
 """The random numbers behind the sampled functions of the LNK."""
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ class Draws(NamedTuple):
     unseen: Tensor  # (n_linear, n_samples)
 
 
-def draw(kernel: LocalKernel, n_samples: int, n_frequencies: int) -> Draws:
+def draw(kernel: LocalKernel, n_samples: int, n_frequencies: int, kind: Literal["orthogonal", "independent"]) -> Draws:
     n_features, n_elements = kernel.embedding.n_features, kernel.n_elements
     if n_samples * ((n_elements + 1) * n_frequencies + kernel.n_weights) + n_frequencies * n_features > MAX_DRAWS:
         raise ConfigError(
@@ -36,12 +36,13 @@ def draw(kernel: LocalKernel, n_samples: int, n_frequencies: int) -> Draws:
     phases = torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu")
     frequencies = (kernel.stationary or RBF).draw_frequencies(n_frequencies, n_features, generator)
     prior = _normal(generator, n_elements + 1, n_frequencies, n_samples)
+    weights = orthogonal if kind == "orthogonal" else independent
     return Draws(
         phases=2.0 * math.pi * phases,
         frequencies=frequencies,
         prior=prior * math.sqrt(2.0 / n_frequencies),
-        posterior=orthogonal(kernel.n_weights, n_samples, generator),
-        unseen=orthogonal(kernel.n_linear, n_samples, generator),
+        posterior=weights(kernel.n_weights, n_samples, generator),
+        unseen=weights(kernel.n_linear, n_samples, generator),
     )
 
 
@@ -57,6 +58,11 @@ def orthogonal(n_weights: int, n_samples: int, generator: torch.Generator) -> Te
         directions, triangle = torch.linalg.qr(gaussian)
         blocks.append(directions * triangle.diagonal().sign())  # of uniform distribution over all rotations
     return math.sqrt(n_weights) * torch.cat(blocks, dim=1)
+
+
+def independent(n_weights: int, n_samples: int, generator: torch.Generator) -> Tensor:
+    """The same, with all samples independent."""
+    return _normal(generator, n_weights, n_samples)
 
 
 def _normal(generator: torch.Generator, *shape: int) -> Tensor:

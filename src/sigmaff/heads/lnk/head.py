@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, Stage
+from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings, SampledHeadSettings, Stage
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk import fit
@@ -38,7 +38,7 @@ KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part,
 }
 
 
-class LNKConfig(HeadSettings):
+class LNKConfig(SampledHeadSettings):
     """Hyper-parameters of the Localized Neural Kernel."""
 
     name: Literal["lnk"] = "lnk"
@@ -189,7 +189,7 @@ class LNK(Head):
         """Drawn at the first use, and kept."""
         device = self.weight_mean.device
         if self._kept_draws is None or self._kept_draws.phases.device != device:
-            drawn = draw(self.kernel, self.config.n_samples, self.config.n_frequencies)
+            drawn = draw(self.kernel, self.config.n_samples, self.config.n_frequencies, self.config.draws)
             self._kept_draws = Draws(*(draws.to(device) for draws in drawn))
         return self._kept_draws
 
