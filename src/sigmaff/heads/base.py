@@ -74,6 +74,10 @@ class HeadSettings(Settings):
         return self
 
 
+SAMPLING = ("model.head.n_samples", "model.head.draws")
+"""Settings that decide how force σ is sampled and nothing of how a model is made: with others, its run resumes."""
+
+
 class SampledHeadSettings(HeadSettings):
     """What the settings of heads with sampled force σ have in common, beside ``n_samples``."""
 

@@ -24,11 +24,12 @@ from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
-from sigmaff.models.prediction import Calibration, Calibrations
+from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
 from sigmaff.models.record import RunRecord
 
-FORMAT_VERSION = 4
-"""4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
+FORMAT_VERSION = 5
+"""5: draws behind sampled force σ, force σ from energy σ.
+4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
@@ -81,6 +82,7 @@ class Header(Part):
     energy_calibration: Calibration | None
     forces_calibration: Calibration | None
     stress_calibration: Calibration | None = None  # files up to format 3 have none: their stress σ is raw
+    energy_force_std: EnergyForceStd | None = None  # files up to format 4 have none
     record: Annotated[RunRecord, BeforeValidator(_readable)]
     mc_dropout: MonteCarloDropoutConfig | None = None
     other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
@@ -109,6 +111,17 @@ class Header(Part):
             raise ValueError("coverages or multipliers do not increase from 0")
         return calibration
 
+    @field_validator("energy_force_std")
+    @classmethod
+    def _usable_energy_force_std(cls, found: EnergyForceStd | None) -> EnergyForceStd | None:
+        if found is not None:
+            numbers = (*found.scales.values(), found.reference)
+            if not found.scales or not all(0 < number < math.inf for number in numbers):
+                raise ValueError("scales of force σ from energy σ are not positive finite numbers")
+            if not 0 <= found.exponent < math.inf or min(found.scales) < 1:
+                raise ValueError("exponent or elements of force σ from energy σ are invalid")
+        return found
+
 
 def _increasing(knots: tuple[float, ...], limit: float) -> bool:
     """Each at least its predecessor, the first at least 0, the last below the limit; false where one is NaN."""
@@ -125,6 +138,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         energy_calibration=model.energy_calibration,
         forces_calibration=model.forces_calibration,
         stress_calibration=model.stress_calibration,
+        energy_force_std=model.energy_force_std,
         record=model.record,
         mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
         other_members=others,
@@ -145,6 +159,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.calibrations = header.calibrations
+    model.energy_force_std = header.energy_force_std
     model.record = header.record
     return _moved(model, device).eval().requires_grad_(False)
 

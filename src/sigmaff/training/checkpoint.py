@@ -18,15 +18,13 @@ from torch.optim import Optimizer
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ModelFileError
 from sigmaff.files import atomic_write, digest, flatten
+from sigmaff.heads.base import SAMPLING
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
 
 VERSION = 2
 """Format 1 is read too. It formed pair vectors in float32: weights that start from data differ in the last digit."""
-
-NOT_TRAINED = ("model.head.n_samples", "model.head.draws")
-"""Settings that no training depends on: what sampled force σ of the finished model is made of."""
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """Tensors by group ("weights", "average", "best", "moments") and name."""
@@ -96,7 +94,7 @@ def identify(
 
 
 def _trained(identity: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in identity.items() if name not in NOT_TRAINED}
+    return {name: value for name, value in identity.items() if name not in SAMPLING}
 
 
 def _constants(statistics: DatasetStatistics) -> dict[str, Any]:
