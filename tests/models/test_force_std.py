@@ -9,6 +9,7 @@ from ase import Atoms
 from torch import Tensor
 
 from contract import AMMONIA, CASES, CRYSTAL, ETHANOL, EXACT, FINITE_DIFFERENCE, STEP, WATER, Case, graph_of
+from contract import LNK as LINEAR
 from sigmaff.backbones.linear_response import AutomaticResponse
 from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.errors import ConfigError
@@ -96,6 +97,27 @@ def test_sampled_is_exact_within_its_error(kernel: str):
     allowed = 5.0 * math.sqrt(0.5 / N_SAMPLES) + (0.0 if kernel == "linear" else 5.0 / math.sqrt(N_FREQUENCIES))
     ratio = (sampled / exact).log().abs()
     assert float(ratio.max()) < allowed
+
+
+@pytest.mark.parametrize("atoms", [ETHANOL, CRYSTAL], ids=["molecule", "crystal"])
+def test_as_many_orthogonal_samples_as_weights_are_exact(atoms: Atoms):
+    """A linear kernel has no other randomness than that of its weights."""
+    n_weights = potential_with(kernel="linear").head.n_weights
+    potential = potential_with(kernel="linear", n_samples=n_weights)
+    found, expected = (potential.predict(graph_of(atoms), forces_std=how) for how in ("sampled", "exact"))
+    for name in ("energy", "energy_std", "forces", "forces_std", "stress", "stress_std"):
+        close(getattr(found, name), getattr(expected, name), **EXACT)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.wrapper == "none" and c.head == LINEAR], ids=lambda case: case.name
+)
+def test_forces_and_stress_do_not_depend_on_the_way_of_their_std(case: Case):
+    """With force σ they come from the linear response of the backbone, without it from automatic differentiation."""
+    model, graph = case.build(), graph_of(WATER, CRYSTAL)
+    found, expected = model.predict(graph), model.predict(graph, forces_std="none")
+    for name in ("energy", "energy_std", "node_energy", "forces", "stress"):
+        close(getattr(found, name), getattr(expected, name), equal_nan=True, **EXACT)
 
 
 def test_independent_atoms_cannot_be_sampled():

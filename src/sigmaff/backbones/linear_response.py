@@ -81,15 +81,18 @@ class AutomaticResponse(LinearResponse):
         return max(1, MAX_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
 
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        recorded = self._recorded
-        parts = [
-            torch.autograd.grad(
-                recorded, self._inputs, part, retain_graph=True, is_grads_batched=True, materialize_grads=True
-            )
-            for part in cotangents.to(recorded.dtype).split(self.n_at_once)
-        ]
+        parts = [self._pulled_back(part) for part in cotangents.to(self._recorded.dtype).split(self.n_at_once)]
         by_position, by_shift = zip(*parts, strict=True)
         return torch.cat(by_position), torch.cat(by_shift)
+
+    def _pulled_back(self, cotangents: Tensor) -> tuple[Tensor, ...]:
+        slopes = torch.autograd.grad(
+            self._recorded, self._inputs, cotangents, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
+        return tuple(
+            values.new_zeros(len(cotangents), *values.shape) if slope is None else slope
+            for values, slope in zip(self._inputs, slopes, strict=True)
+        )
 
     def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
         def tangent(direction: Tensor, shift_direction: Tensor) -> Tensor:

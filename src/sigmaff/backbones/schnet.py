@@ -59,7 +59,8 @@ class SchNet(Backbone):
 
     def linear_response(self, graph: AtomicGraph) -> LinearResponse:
         dropout = self.filters.activation[1]
-        if isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0:
+        has_masks = isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0
+        if has_masks or graph.pair_index.shape[1] == 0:
             return super().linear_response(graph)
         with torch.no_grad():
             return SchNetResponse(self, graph)

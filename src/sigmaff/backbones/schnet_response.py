@@ -39,6 +39,8 @@ MAX_ELEMENTS = 2**25
 
 
 class SchNetResponse(LinearResponse):
+    """Of a network without dropout, on a graph with pairs."""
+
     def __init__(self, network: "SchNet", graph: AtomicGraph) -> None:
         self.network, self.graph = network, graph
         self.edges = Edges(graph)
@@ -110,7 +112,7 @@ class SchNetResponse(LinearResponse):
         """m_j ∘ W′_ij, the change of s_i with the length of each of its edges, (n_atoms, n_slots, n_filters)."""
         sent = self.messages[number].index_select(0, self.edges.start)
         slopes = self.filter_slopes[number].index_select(0, self.edges.pair)
-        return (sent * slopes).unflatten(0, (self.graph.n_atoms, self.edges.n_slots))
+        return (sent * slopes).view(self.graph.n_atoms, self.edges.n_slots, sent.shape[1])
 
     def _neighbor_sum(self, values: Tensor, number: int) -> Tensor:
         """Σ_j v_j ∘ W_ij of values (n_atoms, k, n_filters)."""
@@ -146,7 +148,7 @@ class SchNetResponse(LinearResponse):
 
 
 class Edges:
-    """The directed edges of a graph, each in a slot of the atom where it ends, and its place in a matrix of atoms."""
+    """The directed edges of a graph with pairs: slots of the atoms where they end, and places in matrices of atoms."""
 
     def __init__(self, graph: AtomicGraph) -> None:
         incoming = graph.with_incoming().incoming
@@ -156,7 +158,7 @@ class Edges:
         self.filled = incoming < n_edges  # (n_atoms, n_slots)
         edge = (incoming * self.filled).flatten()
         self.pair = edge >> 1  # (n_atoms · n_slots,) of the edge in a slot; arbitrary if it is empty
-        self.start = graph.pair_index.flip(0).T.flatten().index_select(0, edge) if n_edges else edge
+        self.start = graph.pair_index.flip(0).T.flatten().index_select(0, edge)
         self.slot = edge.new_zeros(n_edges)  # of each edge, among all
         self.slot[incoming[self.filled]] = self.filled.flatten().nonzero().squeeze(-1)
         self.n_largest = int(graph.atoms_per_structure().max())
@@ -172,6 +174,4 @@ class Edges:
 
     def of_pairs(self, values: Tensor) -> Tensor:
         """The value of its pair in each slot, 0 in empty ones: (c, n_pairs) -> (c, n_atoms, n_slots)."""
-        if self.n_slots == 0:
-            return values.new_zeros(len(values), *self.filled.shape)
         return values.index_select(1, self.pair).unflatten(1, self.filled.shape) * self.filled
