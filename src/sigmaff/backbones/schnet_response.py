@@ -83,14 +83,15 @@ class SchNetResponse(LinearResponse):
 
     def _by_distance(self, cotangents: Tensor) -> Tensor:
         """∂E/∂d of each pair, (k, n_pairs)."""
-        gradient = cotangents.transpose(0, 1) @ self.network.output.weight
+        gradient = _mapped(cotangents.transpose(0, 1), self.network.output.weight)
         by_edge = gradient.new_zeros(*gradient.shape[:2], self.edges.n_slots)
         for number in reversed(range(len(self.messages))):
             interaction = self.network.steps[number]
-            by_sum = (gradient @ interaction.output.weight * self.activation_slopes[number]) @ interaction.update.weight
+            by_update = _mapped(gradient, interaction.output.weight) * self.activation_slopes[number]
+            by_sum = _mapped(by_update, interaction.update.weight)
             by_edge.baddbmm_(by_sum, self._sensitivity(number).mT)
             if number > 0:
-                gradient = gradient + self._neighbor_sum(by_sum, number) @ interaction.message.weight
+                gradient = gradient + _mapped(self._neighbor_sum(by_sum, number), interaction.message.weight)
         return self.edges.sum_of_pairs(by_edge.transpose(0, 1))
 
     def _pushed_forward(self, stretched: Tensor) -> Tensor:
@@ -101,12 +102,12 @@ class SchNetResponse(LinearResponse):
             interaction = self.network.steps[number]
             summed = of_edge @ self._sensitivity(number)
             if tangents is not None:
-                summed = summed + self._neighbor_sum(tangents @ interaction.message.weight.T, number)
-            activated = summed @ interaction.update.weight.T * self.activation_slopes[number]
-            step = activated @ interaction.output.weight.T
+                summed = summed + self._neighbor_sum(_mapped(tangents, interaction.message.weight.T), number)
+            updated = _mapped(summed, interaction.update.weight.T) * self.activation_slopes[number]
+            step = _mapped(updated, interaction.output.weight.T)
             tangents = step if tangents is None else tangents + step
         assert tangents is not None
-        return (tangents @ self.network.output.weight.T).transpose(0, 1)
+        return _mapped(tangents, self.network.output.weight.T).transpose(0, 1)
 
     def _sensitivity(self, number: int) -> Tensor:
         """m_j ∘ W′_ij, the change of s_i with the length of each of its edges, (n_atoms, n_slots, n_filters)."""
@@ -175,3 +176,8 @@ class Edges:
     def of_pairs(self, values: Tensor) -> Tensor:
         """The value of its pair in each slot, 0 in empty ones: (c, n_pairs) -> (c, n_atoms, n_slots)."""
         return values.index_select(1, self.pair).unflatten(1, self.filled.shape) * self.filled
+
+
+def _mapped(values: Tensor, matrix: Tensor) -> Tensor:
+    """(n, k, d) times (d, d'), as one product: torch may make one of each row if that is three-dimensional."""
+    return (values.flatten(0, 1) @ matrix).unflatten(0, values.shape[:2])
