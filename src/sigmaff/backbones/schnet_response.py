@@ -107,7 +107,7 @@ class SchNetResponse(LinearResponse):
             step = _mapped(updated, interaction.output.weight.T)
             tangents = step if tangents is None else tangents + step
         assert tangents is not None
-        return _mapped(tangents, self.network.output.weight.T).transpose(0, 1)
+        return _mapped(tangents, self.network.output.weight.T).transpose(0, 1).contiguous()
 
     def _sensitivity(self, number: int) -> Tensor:
         """m_j ∘ W′_ij, the change of s_i with the length of each of its edges, (n_atoms, n_slots, n_filters)."""
