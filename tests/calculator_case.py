@@ -37,7 +37,7 @@ def fill_posterior(potential: Potential) -> None:
     head = potential.head
     assert isinstance(head, LNK)
     with torch.no_grad():
-        head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
+        head.initialize(potential.embed(graph), graph.atomic_numbers, graph.structure_index)
         head.weight_mean.normal_()
         head.weight_cholesky.copy_(0.3 * torch.randn_like(head.weight_cholesky).tril())
 

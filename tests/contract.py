@@ -184,7 +184,7 @@ def _build(backbone: BackboneConfig, head: HeadConfig, seed: int = 1) -> Potenti
             return solve_head(potential, head, dataset, dataset)[0].eval()
         with torch.no_grad():
             graph = potential.prepare(graph_of(*frames))
-            potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
+            potential.head.initialize(potential.embed(graph), graph.atomic_numbers, graph.structure_index)
             for parameter in potential.head.parameters():
                 parameter.add_(NOISE * torch.randn_like(parameter))
     return potential

@@ -79,7 +79,7 @@ def lnk_potential() -> Potential:
         torch.manual_seed(0)
         model = Potential(config, base.statistics)
         assert isinstance(model.head, LNK)
-        model.head.initialize(model.backbone(graph), graph.atomic_numbers, graph.structure_index)
+        model.head.initialize(model.embed(graph), graph.atomic_numbers, graph.structure_index)
     return model
 
 

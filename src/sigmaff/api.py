@@ -137,10 +137,10 @@ def calibrate(
         >>> sf.save(model, "calibrated.sigmaff")
     """
     listener = listener or Listener()
-    before, dataset = model.calibrations, _dataset(model, structures, listener)
+    before, dataset = (model.calibrations, model.energy_force_std), _dataset(model, structures, listener)
     reasons = datasets.calibrate(model, dataset, method, listener)
     if model.calibrations == NO_CALIBRATIONS:
-        model.calibrations = before
+        model.calibrations, model.energy_force_std = before
         raise DataError(f"{dataset.structures.source}: {next(iter(reasons.values()))}")
     return model.calibrations
 

@@ -103,7 +103,7 @@ class TestDropout:
             if isinstance(module, ShiftedSoftplus | nn.Dropout):
                 module.register_forward_hook(lambda m, _, out: order.append((type(m).__name__, out.shape)))
         graph = molecules(torch.float32, 5.0)
-        potential.head(potential.backbone(graph), graph)
+        potential.head(potential.embed(graph), graph)
         pairs, atoms = graph.pair_index.shape[1], graph.n_atoms
         shapes = [torch.Size((pairs, 3 * 8)), *[torch.Size((atoms, 16))] * 3, torch.Size((atoms, 8))]
         assert order == [(name, shape) for shape in shapes for name in ("ShiftedSoftplus", "Dropout")]

@@ -16,6 +16,7 @@ from sigmaff.graph import AtomicGraph
 from sigmaff.graph.embedding import Embedding
 from sigmaff.heads import LNK, EnergyDistribution, LNKConfig
 from sigmaff.heads.kernels import MATERN52, RBF, SMOOTHING, StationaryKernel, squared_distances
+from sigmaff.heads.lnk.draws import orthogonal
 from sigmaff.heads.lnk.inducing import choose_inducing_points
 from sigmaff.heads.lnk.kernel import JITTER
 
@@ -416,6 +417,40 @@ class TestSampledFunctions:
     def test_are_the_same_functions_every_time(self, kernel: str):
         head, h = lnk(kernel=kernel), embeddings(GRAPH.n_atoms)
         assert torch.equal(head.energy_deviations(h, GRAPH), head.energy_deviations(h, GRAPH))
+
+
+@pytest.mark.parametrize("numbers", [[6, 1, 8], [6, 1, 15]], ids=["seen", "unseen"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_slopes_of_samples_are_their_derivatives(kernel: str, numbers: list[int]):
+    """Those of a linear kernel have a closed form, for elements that the model knows and for others."""
+    head, h, graph = lnk(kernel=kernel).eval(), embeddings(6), atoms_of(numbers * 2, [4, 2])
+    expected = torch.autograd.functional.jacobian(lambda x: head.energy_deviations(x, graph).sum(-1), h)
+    close(head.deviation_slopes(h, graph), expected, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        head.weight_cholesky.mul_(2.0)  # values that were kept follow the parameters
+    expected = torch.autograd.functional.jacobian(lambda x: head.energy_deviations(x, graph).sum(-1), h)
+    close(head.deviation_slopes(h, graph), expected, rtol=1e-10, atol=1e-10)
+
+
+class TestOrthogonalDraws:
+    def test_have_unit_covariance(self):
+        """Mean of w wᵀ over many seeds; its standard error is below 1/√(seeds · samples)."""
+        n_seeds, n_weights, n_samples = 4000, 5, 3
+        drawn = [orthogonal(n_weights, n_samples, torch.Generator().manual_seed(seed)) for seed in range(n_seeds)]
+        w = torch.cat(drawn, dim=1)
+        error = 5.0 * math.sqrt(2.0 / w.shape[1])
+        close(w @ w.T / w.shape[1], torch.eye(n_weights).double(), rtol=0.0, atol=error)
+        close(w.mean(1), torch.zeros(n_weights).double(), rtol=0.0, atol=error)
+
+    @pytest.mark.parametrize("n_blocks", [1, 3])
+    def test_as_many_as_weights_are_exact(self, n_blocks: int):
+        w = orthogonal(7, 7 * n_blocks, torch.Generator().manual_seed(0))
+        close(w @ w.T / w.shape[1], torch.eye(7).double(), rtol=0.0, atol=1e-12)
+
+    def test_are_orthogonal_within_a_block(self):
+        w = orthogonal(7, 10, torch.Generator().manual_seed(0))
+        close(w[:, :7].T @ w[:, :7], 7.0 * torch.eye(7).double(), rtol=0.0, atol=1e-12)
+        close(w[:, 7:].T @ w[:, 7:], 7.0 * torch.eye(3).double(), rtol=0.0, atol=1e-12)
 
 
 class TestLoss:

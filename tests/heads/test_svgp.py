@@ -214,7 +214,7 @@ def potential_on(backbone: BackboneConfig, kernel: str = "rbf") -> Potential:
     potential.set_precision(torch.float64)
     graph = graph_of(*[displaced(atoms, seed) for atoms in (ETHANOL, AMMONIA, WATER) for seed in range(4)])
     with torch.no_grad():
-        potential.head.initialize(potential.backbone(graph), graph.atomic_numbers, graph.structure_index)
+        potential.head.initialize(potential.embed(graph), graph.atomic_numbers, graph.structure_index)
         give_posterior(potential.head.process)
     return potential.eval()
 

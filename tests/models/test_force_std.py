@@ -8,10 +8,13 @@ import torch
 from ase import Atoms
 from torch import Tensor
 
-from contract import AMMONIA, CASES, CRYSTAL, ETHANOL, EXACT, FINITE_DIFFERENCE, STEP, WATER, Case, graph_of
+from contract import AMMONIA, BACKBONES, CASES, CRYSTAL, ETHANOL, EXACT, FINITE_DIFFERENCE, STEP, WATER, Case, graph_of
+from contract import LNK as LINEAR
+from sigmaff.backbones.linear_response import AutomaticResponse
+from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
-from sigmaff.heads import LNK, LNKConfig
+from sigmaff.heads import LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.force_std import embedding_tangents, exact_forces_variance, unit_displacements
 
@@ -29,7 +32,7 @@ def potential_with(**settings: object) -> Potential:
 
 def jacobian(potential: Potential, graph: AtomicGraph) -> Tensor:
     """∂h/∂x by reverse-mode differentiation, (n_coordinates, n_atoms, n_features)."""
-    derivative = torch.func.jacrev(lambda x: potential.backbone(graph.with_positions(x)))(graph.positions)
+    derivative = torch.func.jacrev(lambda x: potential.embed(graph.with_positions(x)))(graph.positions)
     return derivative.flatten(2).permute(2, 0, 1)
 
 
@@ -39,7 +42,7 @@ def forces_covariance(potential: Potential, graph: AtomicGraph) -> Tensor:
 
     2 Cov(a, b) = Var(a + b) − Var(a) − Var(b)
     """
-    tangents, features = jacobian(potential, graph), potential.backbone(graph)
+    tangents, features = jacobian(potential, graph), potential.embed(graph)
     n = len(tangents)
     pairs = (tangents[:, None] + tangents[None]).flatten(0, 1)
     sums = potential.head.slope_variance(features, pairs, graph).view(n, n)
@@ -96,6 +99,25 @@ def test_sampled_is_exact_within_its_error(kernel: str):
     assert float(ratio.max()) < allowed
 
 
+@pytest.mark.parametrize("atoms", [ETHANOL, CRYSTAL], ids=["molecule", "crystal"])
+def test_as_many_orthogonal_samples_as_weights_are_exact(atoms: Atoms):
+    """A linear kernel has no other randomness than that of its weights."""
+    n_weights = potential_with(kernel="linear").head.n_weights
+    potential = potential_with(kernel="linear", n_samples=n_weights)
+    found, expected = (potential.predict(graph_of(atoms), forces_std=how) for how in ("sampled", "exact"))
+    for name in ("energy", "energy_std", "forces", "forces_std", "stress", "stress_std"):
+        close(getattr(found, name), getattr(expected, name), **EXACT)
+
+
+@pytest.mark.parametrize("case", [Case(backbone=b, head=LINEAR) for b in BACKBONES], ids=lambda case: case.name)
+def test_forces_and_stress_do_not_depend_on_the_way_of_their_std(case: Case):
+    """With force σ they come from the linear response of the backbone, without it from automatic differentiation."""
+    model, graph = case.build(), graph_of(WATER, CRYSTAL)
+    found, expected = model.predict(graph), model.predict(graph, forces_std="none")
+    for name in ("energy", "energy_std", "node_energy", "forces", "stress"):
+        close(getattr(found, name), getattr(expected, name), equal_nan=True, **EXACT)
+
+
 def test_independent_atoms_cannot_be_sampled():
     """Samples are functions that all atoms share: auto takes the exact way, however large the structure."""
     potential, graph = potential_with(covariance="diagonal", n_samples=1), graph_of(ETHANOL)
@@ -130,7 +152,7 @@ def test_none_costs_nothing_and_says_so():
 def test_tangents_are_the_jacobian():
     potential, graph = potential_with(), graph_of(CRYSTAL)
     directions = unit_displacements(graph.atom_rank(), graph.n_atoms, torch.float64)
-    tangents = torch.cat(list(embedding_tangents(potential.backbone, graph, directions)))
+    tangents = torch.cat(list(embedding_tangents(potential.backbone.linear_response(graph), graph, directions)))
     close(tangents, jacobian(potential, graph), **EXACT)
 
 
@@ -144,7 +166,7 @@ def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
         deformed = atoms.copy()
         deformed.set_cell(atoms.cell.array @ (np.eye(3) + strain), scale_atoms=True)
         graph = graph_of(deformed)
-        features = potential.backbone(graph)
+        features = potential.embed(graph)
         return head.kernel.basis(features.double(), head.element_index[graph.atomic_numbers]).sum(0)
 
     expected = torch.zeros(3, 3, dtype=torch.float64)
@@ -162,8 +184,9 @@ def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
 @torch.no_grad()
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     potential, graph = potential_with(), graph_of(ETHANOL, WATER)
-    features = potential.backbone(graph)
-    assert isinstance(potential.head, LNK)
-    whole = exact_forces_variance(potential.backbone, potential.head, graph, features, 9)
-    monkeypatch.setattr("sigmaff.models.force_std.TANGENT_ELEMENTS", 1)
-    close(exact_forces_variance(potential.backbone, potential.head, graph, features, 9), whole, **EXACT)
+    monkeypatch.setattr(SchNetResponse, "n_at_once", 1)
+    one, other = potential.backbone.linear_response(graph), AutomaticResponse(potential.backbone, graph)
+    whole = exact_forces_variance(other, potential.head, graph, 9)
+    monkeypatch.setattr(AutomaticResponse, "n_at_once", 1)
+    for response in (one, other):
+        close(exact_forces_variance(response, potential.head, graph, 9), whole, **EXACT)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
+from sigmaff.backbones.linear_response import AutomaticResponse, LinearResponse
 from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 
@@ -43,3 +44,7 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def forward(self, graph: AtomicGraph) -> Tensor:
         """Compute embeddings, (n_atoms, n_blocks · n_features)."""
+
+    def linear_response(self, graph: AtomicGraph) -> LinearResponse:
+        """Embeddings of a graph and their first derivatives, for prediction. A backbone may know a faster way."""
+        return AutomaticResponse(self, graph)

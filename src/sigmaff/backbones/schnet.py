@@ -6,8 +6,11 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone, BackboneSettings
+from sigmaff.backbones.linear_response import LinearResponse
+from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
@@ -43,12 +46,24 @@ class SchNet(Backbone):
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
         self.output = _linear(config.n_hidden, self.embedding.n_features)
 
+    @property
+    def steps(self) -> list["Interaction"]:
+        return [step for step in self.interactions if isinstance(step, Interaction)]
+
     def forward(self, graph: AtomicGraph) -> Tensor:
         features = self.elements(graph.atomic_numbers)
         distance = graph.pair_vectors().norm(dim=-1)
         for interaction, weights in zip(self.interactions, self.filters(distance), strict=True):
             features = features + interaction(features, weights, graph.pair_index)
         return self.output(features)
+
+    def linear_response(self, graph: AtomicGraph) -> LinearResponse:
+        dropout = self.filters.activation[1]
+        has_masks = isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0
+        if has_masks or graph.pair_index.shape[1] == 0:
+            return super().linear_response(graph)
+        with torch.no_grad():
+            return SchNetResponse(self, graph)
 
 
 class FilterNetwork(nn.Module):
@@ -67,10 +82,25 @@ class FilterNetwork(nn.Module):
     def forward(self, distance: Tensor) -> Tensor:
         """(n_pairs,) -> (n_interactions, n_pairs, n_filters)."""
         hidden = self.activation(self.input(gaussian_basis(distance, self.centers)))
-        n_interactions, _, n_filters = self.output_bias.shape
-        hidden = hidden.view(-1, n_interactions, n_filters).transpose(0, 1)
-        filters = torch.baddbmm(self.output_bias, hidden, self.output_weight.transpose(1, 2))
+        filters = torch.baddbmm(self.output_bias, self._by_interaction(hidden), self.output_weight.mT)
         return filters * cosine_cutoff(distance, self.cutoff).unsqueeze(-1)
+
+    def with_slopes(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """The filters, as ``forward`` gives them, and their derivatives by distance, of the same shape."""
+        basis, spacing = gaussian_basis(distance, self.centers), self.centers[1] - self.centers[0]
+        basis_slopes = basis * (self.centers - distance.unsqueeze(-1)) / spacing.square()
+        hidden = self.input(basis)
+        hidden_slopes = torch.sigmoid(hidden) * functional.linear(basis_slopes, self.input.weight)
+        activated = self._by_interaction(self.activation(hidden))
+        filters = torch.baddbmm(self.output_bias, activated, self.output_weight.mT)
+        slopes = self._by_interaction(hidden_slopes) @ self.output_weight.mT
+        cutoff, frequency = cosine_cutoff(distance, self.cutoff).unsqueeze(-1), math.pi / self.cutoff
+        cutoff_slope = (-0.5 * frequency) * torch.sin(frequency * distance).unsqueeze(-1)
+        return filters * cutoff, torch.addcmul(slopes * cutoff, filters, cutoff_slope)
+
+    def _by_interaction(self, hidden: Tensor) -> Tensor:
+        """(n_pairs, n_interactions · n_filters) -> (n_interactions, n_pairs, n_filters)."""
+        return hidden.unflatten(-1, (len(self.output_bias), -1)).transpose(0, 1)
 
 
 class Interaction(nn.Module):
@@ -84,11 +114,18 @@ class Interaction(nn.Module):
         self.output = _linear(config.n_hidden, config.n_hidden)
 
     def forward(self, features: Tensor, filters: Tensor, pair_index: Tensor) -> Tensor:
+        return self.sent(self.received(features, filters, pair_index)[1])
+
+    def received(self, features: Tensor, filters: Tensor, pair_index: Tensor) -> tuple[Tensor, Tensor]:
+        """L₂ x, and L₃ of the sum of messages."""
         first, second = pair_index
         message = self.message(features)
         received = torch.cat([message[second] * filters, message[first] * filters])
         summed = scatter_sum(received, torch.cat([first, second]), features.shape[0])
-        return self.output(self.activation(self.update(summed)))
+        return message, self.update(summed)
+
+    def sent(self, updated: Tensor) -> Tensor:
+        return self.output(self.activation(updated))
 
 
 def _linear(n_in: int, n_out: int, *, bias: bool = True, fan_out: int | None = None) -> nn.Linear:

@@ -12,6 +12,7 @@ import torch
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
+from sigmaff.backbones.linear_response import MAX_ELEMENTS, LinearResponse
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, scatter_sum
 
@@ -35,10 +36,71 @@ class Surroundings(nn.Module):
         self.centers = nn.Buffer(centers, persistent=False)
 
     def forward(self, graph: AtomicGraph) -> Tensor:
-        distance = replace(graph, dtype=torch.float64).pair_vectors().norm(dim=-1).clamp(max=self.cutoff)
-        basis = gaussian_basis(distance, self.centers) * cosine_cutoff(distance, self.cutoff).unsqueeze(-1)
-        first, second = graph.pair_index
-        kind = self.kinds[graph.atomic_numbers]
-        place = torch.cat([first * self.n_kinds + kind[second], second * self.n_kinds + kind[first]])
-        summed = scatter_sum(torch.cat([basis, basis]), place, graph.n_atoms * self.n_kinds)
+        distance = replace(graph, dtype=torch.float64).pair_vectors().norm(dim=-1)
+        basis = self.basis(distance)
+        summed = scatter_sum(torch.cat([basis, basis]), self.places(graph).flatten(), graph.n_atoms * self.n_kinds)
         return summed.view(graph.n_atoms, self.n_features)
+
+    def basis(self, distance: Tensor) -> Tensor:
+        """g_k f, (n_pairs, N_RADIAL); zero beyond the cutoff."""
+        distance = distance.clamp(max=self.cutoff)
+        return gaussian_basis(distance, self.centers) * cosine_cutoff(distance, self.cutoff).unsqueeze(-1)
+
+    def places(self, graph: AtomicGraph) -> Tensor:
+        """Where the first atom of each pair counts the second, and the second the first, (2, n_pairs)."""
+        kind = self.kinds[graph.atomic_numbers]
+        return graph.pair_index * self.n_kinds + kind[graph.pair_index.flip(0)]
+
+    def linear_response(self, graph: AtomicGraph) -> LinearResponse:
+        return _Response(self, graph)
+
+
+class _Response(LinearResponse):
+    """Of pairs within the cutoff; the others have none."""
+
+    def __init__(self, surroundings: Surroundings, graph: AtomicGraph) -> None:
+        vectors = replace(graph, dtype=torch.float64).pair_vectors()
+        distance = vectors.norm(dim=-1)
+        self._near = (distance < surroundings.cutoff).nonzero().squeeze(-1)
+        self._places = surroundings.places(graph)[:, self._near]
+        self._pairs, self._n_pairs = graph.pair_index[:, self._near], graph.pair_index.shape[1]
+        self._n_atoms, self._n_kinds = graph.n_atoms, surroundings.n_kinds
+        distance = distance[self._near]
+        self._units = vectors[self._near] / distance.unsqueeze(-1)
+        ones = torch.ones_like(distance)
+        basis, self._slopes, *_ = torch.func.jvp(surroundings.basis, (distance,), (ones,))
+        self._embeddings = self._counted(basis.unsqueeze(0)).squeeze(0)
+
+    @property
+    def embeddings(self) -> Tensor:
+        return self._embeddings
+
+    @property
+    def n_at_once(self) -> int:
+        return max(1, MAX_ELEMENTS // (4 * N_RADIAL * max(len(self._near), self._n_atoms)))
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        by_pair = torch.cat([self._by_pair(part) for part in cotangents.split(self.n_at_once)])
+        first, second = self._pairs
+        zeros = by_pair.new_zeros(len(by_pair), self._n_atoms, 3)
+        by_position = zeros.index_add(1, second, by_pair).index_add(1, first, by_pair, alpha=-1)
+        by_shift = by_pair.new_zeros(len(by_pair), self._n_pairs, 3).index_copy(1, self._near, by_pair)
+        return by_position, by_shift
+
+    def _by_pair(self, cotangents: Tensor) -> Tensor:
+        """Derivatives by the vectors of near pairs, (k, n_near, 3)."""
+        by_place = cotangents.reshape(len(cotangents), -1, N_RADIAL)
+        both = by_place[:, self._places[0]] + by_place[:, self._places[1]]
+        return torch.einsum("kpr,pr->kp", both, self._slopes).unsqueeze(-1) * self._units
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        first, second = self._pairs
+        moved = directions[:, second] - directions[:, first] + shift_directions[:, self._near]
+        stretched = torch.einsum("cpa,pa->cp", moved, self._units)
+        return self._counted(stretched.unsqueeze(-1) * self._slopes)
+
+    def _counted(self, values: Tensor) -> Tensor:
+        """Sum (c, n_near, N_RADIAL) over the neighbours of each atom, by element: (c, n_atoms, n_features)."""
+        zeros = values.new_zeros(len(values), self._n_atoms * self._n_kinds, N_RADIAL)
+        summed = zeros.index_add(1, self._places[0], values).index_add(1, self._places[1], values)
+        return summed.view(len(values), self._n_atoms, -1)

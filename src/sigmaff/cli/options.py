@@ -30,7 +30,8 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 Force = Annotated[bool, typer.Option("--force", help="overwrite existing files")]
 Seed = Annotated[int, typer.Option(min=0, help="random seed")]
 ForcesStd = Annotated[
-    Literal["auto", "exact", "sampled", "none"], typer.Option("--forces-std", help="how to compute σ of the forces")
+    Literal["auto", "exact", "sampled", "energy", "none"],
+    typer.Option("--forces-std", help="how to compute σ of the forces"),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="maximum number of structures per batch")]
 

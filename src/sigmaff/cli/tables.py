@@ -81,6 +81,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
         "compositions": statistics.compositions,
         "trained on": f"{statistics.n_structures} structures",
         **{f"{name} σ": _calibration(found) for name, found in header.calibrations._asdict().items()},
+        **({} if header.energy_force_std is None else {"force σ from energy σ": str(header.energy_force_std)}),
         "made": f"{record.date or 'date unknown,'} by sigmaff {header.library_version}",
     }
     metrics = record.metrics or {}

@@ -10,11 +10,12 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import minimize_scalar
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation.distribution import StudentT
 from sigmaff.evaluation.metrics import CALIBRATION_LEVELS, ONE_SIGMA, FloatArray
-from sigmaff.models.prediction import UNCALIBRATED, Calibration
+from sigmaff.models.prediction import UNCALIBRATED, Calibration, EnergyForceStd
 
 IntArray = npt.NDArray[np.int64]
 CalibrationMethod = Literal["auto", "scalar", "quantile", "isotonic", "conformal"]
@@ -28,6 +29,8 @@ Gaussian multipliers."""
 DOFS = (3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 MAX_DOF = 1000.0
 MAX_KNOTS = 200
+MAX_EXPONENT = 2.0
+"""Of energy σ in force σ, at most."""
 
 
 def fit_calibration(
@@ -97,6 +100,46 @@ class HeldOut:
             n_structures=self.n_structures,
             scale_error=scale_error,
         )
+
+
+def fit_energy_force_std(
+    errors: FloatArray, atomic_numbers: IntArray, structure: IntArray, energy_std_raw: FloatArray
+) -> EnergyForceStd:
+    """Fit σ of forces as a power of the energy σ of their structure, one factor for each element.
+
+    The exponent maximises the likelihood of Gaussian errors. The factor of an element then is the rms of its errors
+    over the power. Structures of σ = 0 are left out.
+
+    Arguments:
+        errors: of forces, predicted minus true, (n_atoms, 3).
+        atomic_numbers: (n_atoms,).
+        structure: index of the structure of each atom, (n_atoms,).
+        energy_std_raw: (n_structures,).
+    """
+    per_atom = energy_std_raw / np.bincount(structure, minlength=energy_std_raw.size).clip(min=1)
+    known = np.unique(structure)
+    known = known[per_atom[known] > 0]
+    if known.size < MIN_STRUCTURES:
+        raise DataError(f"force σ from energy σ needs {MIN_STRUCTURES} held-out structures, got {known.size}")
+    used = np.isin(structure, known)
+    reference = float(np.exp(np.log(per_atom[known]).mean()))
+    growth = np.log(per_atom[structure[used]] / reference)
+    squares, elements = np.square(errors[used]).mean(axis=1), atomic_numbers[used]
+    numbers = [number for number in np.unique(elements) if squares[elements == number].any()]
+    if not numbers:
+        raise DataError(_ZERO_ERRORS)
+
+    def factors(exponent: float) -> FloatArray:
+        scaled = squares * np.exp(-2 * exponent * growth)
+        return np.sqrt([scaled[elements == number].mean() for number in numbers])
+
+    def loss(exponent: float) -> float:
+        counts = np.array([np.count_nonzero(elements == number) for number in numbers])
+        return float(counts @ np.log(factors(exponent)) + exponent * growth[np.isin(elements, numbers)].sum())
+
+    exponent = float(minimize_scalar(loss, bounds=(0.0, MAX_EXPONENT), method="bounded").x)
+    scales = {int(number): float(factor) for number, factor in zip(numbers, factors(exponent), strict=True)}
+    return EnergyForceStd(scales=scales, exponent=exponent, reference=reference, n_structures=int(known.size))
 
 
 # --- one factor

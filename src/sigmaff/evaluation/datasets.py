@@ -5,7 +5,7 @@ from typing import Literal
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibration import CalibrationMethod
-from sigmaff.evaluation.evaluate import calibrate_evaluation, evaluate
+from sigmaff.evaluation.evaluate import calibrate_evaluation, energy_force_std, evaluate
 from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.models.prediction import Quantity
@@ -25,6 +25,7 @@ def calibrate(
     listener.stage("calibrating σ")
     evaluation = evaluate(model, dataset, name="held out", listener=listener)
     model.calibrations, reasons = calibrate_evaluation(evaluation, method)
+    model.energy_force_std = energy_force_std(evaluation)
     for reason in dict.fromkeys(reasons.values()):
         quantities = " and ".join(quantity for quantity, other in reasons.items() if other == reason)
         listener.warn(f"σ of {quantities} is raw, not calibrated: {reason}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
-from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration
+from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration, fit_energy_force_std
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import IntArray, Sample
 from sigmaff.graph import AtomicGraph, Labels
@@ -22,6 +22,7 @@ from sigmaff.models.prediction import (
     UNCALIBRATED,
     Calibration,
     Calibrations,
+    EnergyForceStd,
     ForceStdMethod,
     Prediction,
     Predictor,
@@ -193,7 +194,7 @@ def evaluate(
         name=name,
         batch_size=dataset.batch_size(batch_size),
         forces_std=forces_std,
-        calibrations=model.calibrations,
+        calibrations=model.calibrations if forces_std != "energy" else model.calibrations._replace(forces=None),
         listener=listener,
     )
 
@@ -308,6 +309,17 @@ def calibrate_evaluation(
             f"labelled: {labelled}; σ from method {evaluation.provenance.method!r}: {with_std}"
         )
     return Calibrations(**fitted), reasons
+
+
+def energy_force_std(evaluation: Evaluation) -> EnergyForceStd | None:
+    """Force σ from energy σ, fitted on held-out structures; ``None`` where that cannot be done."""
+    errors, std = evaluation.forces_error, evaluation.energy_std_raw
+    if errors is None or std is None:
+        return None
+    try:
+        return fit_energy_force_std(errors, evaluation.atomic_numbers, evaluation.structure_index, std)
+    except DataError:
+        return None
 
 
 def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:

@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor, nn
 
 from sigmaff.config import Settings
@@ -76,6 +77,25 @@ class HeadSettings(Settings):
     def sized_for(self, train: Observations, seed: int) -> Self:
         """The settings of the head that is solved on these data, where its size follows from them."""
         return self
+
+
+SAMPLING = ("model.head.n_samples", "model.head.draws")
+"""Settings that decide how force σ is sampled and nothing of how a model is made: with others, its run resumes."""
+
+
+class SampledHeadSettings(HeadSettings):
+    """What the settings of heads with sampled force σ have in common, beside ``n_samples``."""
+
+    draws: Literal["orthogonal", "independent"] = Field(
+        default="orthogonal",
+        description="weights of the samples: orthogonal to each other, which takes fewer samples, or independent",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_former_default(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files of version 0.1.0 do not name the draws: there they are independent."""
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if (key, value) != ("draws", "independent")}
 
 
 class Head(nn.Module, ABC):
@@ -158,6 +178,11 @@ class Head(nn.Module, ABC):
 
     def draw(self) -> None:
         """Draw the random numbers behind ``energy_deviations``, outside of any transform that would record them."""
+
+    def deviation_slopes(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        """Derivatives of the samples by the embeddings, (n_samples, n_atoms, n_blocks · n_features)."""
+        self.draw()
+        return torch.func.jacrev(lambda h: self.energy_deviations(h, graph).sum(-1))(node_features)
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         """Variance of the slope of the energy along directions in embedding space.

@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from sigmaff.graph import Embedding
-from sigmaff.heads.base import Head, HeadSettings, Stage
+from sigmaff.heads.base import Head, HeadSettings, SampledHeadSettings, Stage
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 
 
-class LLPRConfig(HeadSettings):
+class LLPRConfig(SampledHeadSettings):
     """Hyper-parameters of last-layer prediction rigidity."""
 
     name: Literal["llpr"] = "llpr"
@@ -24,7 +24,7 @@ class LLPRConfig(HeadSettings):
         default="energy",
         description="labels that reduce the variance of forces; force rows enter with a weight chosen on held-out data",
     )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="last layers drawn for sampled force σ")
+    n_samples: int = Field(default=16, ge=1, le=1024, description="last layers drawn for sampled force σ")
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -39,6 +39,7 @@ class LLPRConfig(HeadSettings):
             variance_labels=self.variance_labels,
             n_inducing=1,
             n_samples=self.n_samples,
+            draws=self.draws,
             n_frequencies=1,
         )
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
-from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage, pooled
+from sigmaff.heads.base import EnergyDistribution, Head, SampledHeadSettings, Stage, pooled
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 
 PSEUDO_ELEMENT = 1
 
 
-class SVGPConfig(HeadSettings):
+class SVGPConfig(SampledHeadSettings):
     """Hyper-parameters of the sparse variational Gaussian process on structures."""
 
     name: Literal["svgp"] = "svgp"
@@ -35,7 +35,7 @@ class SVGPConfig(HeadSettings):
         default=False,
         description="train the backbone first and keep it, or continue to train it with the process (the paper's)",
     )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
+    n_samples: int = Field(default=16, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
@@ -53,6 +53,7 @@ class SVGPConfig(HeadSettings):
             fit="variational",
             n_inducing=self.n_inducing,
             n_samples=self.n_samples,
+            draws=self.draws,
             n_frequencies=self.n_frequencies,
         )
 

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
+from sigmaff.heads.base import SAMPLING
 from sigmaff.learning.config import FREE, CampaignConfig
 from sigmaff.progress import Listener
 
@@ -85,7 +86,8 @@ class CampaignFile(RunFile):
     ended: str | None = None  # why it is over
 
     def identity(self) -> dict[str, Any]:
-        return self.settings | self.files
+        decisive = {name: value for name, value in self.settings.items() if name not in SAMPLING}
+        return decisive | self.files
 
 
 class Directory:

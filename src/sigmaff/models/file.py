@@ -17,21 +17,24 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
-from sigmaff.heads import HeadConfig, LLPRConfig, LNKConfig
+from sigmaff.heads import HEADS, HeadConfig, LLPRConfig, LNKConfig
+from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
-from sigmaff.models.prediction import Calibration, Calibrations
+from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
 from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 5
-"""5: unseen surroundings, variance of energies from energies alone.
+"""5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ.
 4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
+SAMPLED = {name for name, kind in HEADS.items() if issubclass(kind.Config, SampledHeadSettings)}
+"""Names of heads whose settings say how the samples behind force σ are drawn."""
 
 
 class Part(BaseModel):
@@ -79,6 +82,7 @@ class Header(Part):
     energy_calibration: Calibration | None
     forces_calibration: Calibration | None
     stress_calibration: Calibration | None = None  # files up to format 3 have none: their stress σ is raw
+    energy_force_std: EnergyForceStd | None = None  # files up to format 4 have none
     record: Annotated[RunRecord, BeforeValidator(_readable)]
     mc_dropout: MonteCarloDropoutConfig | None = None
     other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
@@ -107,6 +111,17 @@ class Header(Part):
             raise ValueError("coverages or multipliers do not increase from 0")
         return calibration
 
+    @field_validator("energy_force_std")
+    @classmethod
+    def _usable_energy_force_std(cls, found: EnergyForceStd | None) -> EnergyForceStd | None:
+        if found is not None:
+            numbers = (*found.scales.values(), found.reference)
+            if not found.scales or not all(0 < number < math.inf for number in numbers):
+                raise ValueError("scales of force σ from energy σ are not positive finite numbers")
+            if not 0 <= found.exponent < math.inf or min(found.scales) < 1:
+                raise ValueError("exponent or elements of force σ from energy σ are invalid")
+        return found
+
 
 def _increasing(knots: tuple[float, ...], limit: float) -> bool:
     """Each at least its predecessor, the first at least 0, the last below the limit; false where one is NaN."""
@@ -123,6 +138,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         energy_calibration=model.energy_calibration,
         forces_calibration=model.forces_calibration,
         stress_calibration=model.stress_calibration,
+        energy_force_std=model.energy_force_std,
         record=model.record,
         mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
         other_members=others,
@@ -143,6 +159,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.calibrations = header.calibrations
+    model.energy_force_std = header.energy_force_std
     model.record = header.record
     return _moved(model, device).eval().requires_grad_(False)
 
@@ -281,24 +298,30 @@ def _parse(path: Path, metadata: str) -> Header:
             f"{path}: written in model format {found} by sigmaff {content.get('library_version')}; this is sigmaff "
             f"{version('sigmaff')}, which reads formats up to {FORMAT_VERSION}: install that version or a newer one"
         )
-    if isinstance(found, int) and found < 5:
-        _without_surroundings(content)
     try:
-        return Header.model_validate(content)
+        return Header.model_validate(_completed(content))
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
 
 
-def _without_surroundings(content: dict[str, Any]) -> None:
-    """Heads up to format 4 do not look at surroundings, and do not say so."""
-    for part in (content, *content.get("other_members", ())):
-        head = part.get("config", {}).get("head", {})
-        if head.get("name", "lnk") == "lnk":
-            head["distance_aware"] = False
-        if head.get("name", "lnk") in ("lnk", "llpr"):
-            head.setdefault("variance_labels", "energy+forces")
+def _completed(content: Any) -> Any:
+    """With the settings of heads that a file does not name.
+
+    Draws behind sampled force σ are then independent. Heads up to format 4 do not look at surroundings.
+    """
+    if not isinstance(content, dict):
+        return content
+    others = content.get("other_members")
+    for part in (content, *(others if isinstance(others, list) else ())):
+        config = part.get("config") if isinstance(part, dict) else None
+        head = config.get("head") if isinstance(config, dict) else None
+        if isinstance(head, dict) and head.get("name") in SAMPLED:
+            head.setdefault("draws", "independent")
+            if head["name"] == "lnk" and content.get("format_version", FORMAT_VERSION) < 5:
+                head["distance_aware"] = False
+    return content
 
 
 def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:

@@ -12,11 +12,12 @@ from ase.data import chemical_symbols
 from torch import Tensor, nn
 
 from sigmaff.data import GraphDataset, LabelledStructures, require_elements
-from sigmaff.errors import SigmaffError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.prediction import (
     Calibration,
     Calibrations,
+    EnergyForceStd,
     ForceStdMethod,
     Prediction,
     StdKind,
@@ -39,6 +40,7 @@ class Model(nn.Module, ABC):
         self.energy_calibration: Calibration | None = None
         self.forces_calibration: Calibration | None = None
         self.stress_calibration: Calibration | None = None
+        self.energy_force_std: EnergyForceStd | None = None
         self.record = RunRecord()
 
     @property
@@ -105,13 +107,27 @@ class Model(nn.Module, ABC):
             if was_training:
                 self.eval()
             with torch.no_grad():
-                prediction = self.compute(graph, forces_std, unseen_elements=unseen_elements)
+                way: ForceStdMethod = "none" if forces_std == "energy" else forces_std
+                prediction = self.compute(graph, way, unseen_elements=unseen_elements)
+                if forces_std == "energy":
+                    prediction = self._with_energy_force_std(prediction, graph)
                 if prediction.energy_std is not None:
                     prediction = replace(prediction, composition_std=self._composition_std(graph))
                 return self._without_energies(prediction, graph) if unseen_elements else prediction
         finally:
             if was_training:
                 self.train()
+
+    def _with_energy_force_std(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
+        if prediction.energy_std is None:
+            raise ConfigError(f"forces_std 'energy' needs an energy σ; {prediction.provenance.method} has none")
+        if self.energy_force_std is None:
+            raise ConfigError(
+                "this model does not know its force σ from energy σ: calibrate it again on 20 or more structures with "
+                "forces (sigmaff calibrate), or choose another forces_std"
+            )
+        std = self.energy_force_std.std(prediction.energy_std, graph.to(device=self.device, dtype=self.dtype))
+        return replace(prediction, forces_std=std, provenance=replace(prediction.provenance, forces_std="energy"))
 
     def _composition_std(self, graph: AtomicGraph) -> Tensor:
         """σ of energies due to reference energies that no training structure determines, eV, (n_structures,)."""

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sigmaff.backbones import BackboneConfig, SchNetConfig, Surroundings, build_backbone
+from sigmaff.backbones.linear_response import JoinedResponse, LinearResponse
 from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
 from sigmaff.data.elements import unknown_element
@@ -15,7 +16,7 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
-from sigmaff.models.force_std import forces_variance, virial_variance
+from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
 
@@ -124,6 +125,13 @@ class Potential(Model):
             return embeddings
         return torch.cat([embeddings.double(), self.surroundings(graph)], dim=-1)
 
+    def linear_response(self, graph: AtomicGraph) -> LinearResponse:
+        """Of ``embed`` to displacements, for prediction."""
+        response = self.backbone.linear_response(graph)
+        if self.surroundings is None:
+            return response
+        return JoinedResponse(response, self.surroundings.linear_response(graph))
+
     def _energy(self, graph: AtomicGraph) -> tuple[Tensor, dict[str, Tensor]]:
         distribution = self.head(self.embed(graph), graph)
         return distribution.mean.sum(), distribution.tensors()
@@ -148,12 +156,20 @@ class Potential(Model):
     def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
-            distribution, features, forces, virial = self.derivatives(graph)
-            variance, how = forces_variance(self.embed, self.head, graph, features, forces_std)
+            how, exactly = choose_way(self.head, graph, forces_std)
+            variance = stress_variance = None
+            if how in ("exact", "sampled"):
+                response = self.linear_response(graph)
+                features = response.embeddings
+                distribution, forces, virial, samples = self.responses(graph, response, sampled=how == "sampled")
+                variance = forces_variance(response, self.head, graph, exactly, samples)
+                if graph.cell is not None:
+                    stress_variance = virial_variance(response, self.head, graph)
+            else:
+                distribution, features, forces, virial = self.derivatives(graph)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
-            stress_variance = None
-            if how in ("exact", "sampled") and graph.cell is not None:
-                stress_variance = virial_variance(self.embed, self.head, graph, features)
+            if how == "by_atom" and node_variance is not None:
+                variance = node_variance.unsqueeze(-1).expand(-1, 3)
         scale = self.statistics.scale
         prediction = self.in_physical_units(graph, distribution, forces, virial)
         return replace(
@@ -207,6 +223,25 @@ class Potential(Model):
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)
         return distribution.detached(), features.detach(), -gradient, _symmetric(virial[0]) if virial else None
 
+    def responses(
+        self, graph: AtomicGraph, response: LinearResponse, *, sampled: bool
+    ) -> tuple[EnergyDistribution, Tensor, Tensor | None, Tensor | None]:
+        """Distribution, forces, derivative by strain, and deviations of forces in samples, (n_samples, n_atoms, 3).
+
+        Forces of the mean and of samples are slopes of functions of the embeddings: they pass through the backbone
+        together.
+        """
+        with torch.enable_grad():
+            features = response.embeddings.detach().requires_grad_()
+            distribution = self.head(features, graph)
+            cotangents = torch.autograd.grad(distribution.mean.sum(), features)[0].unsqueeze(0)
+        if sampled:
+            cotangents = torch.cat([cotangents, self.head.deviation_slopes(response.embeddings, graph)])
+        by_position, by_shift = response.pull_back(cotangents)
+        virial = None if graph.cell is None else _virial(graph, by_position[0], by_shift[0]).to(graph.dtype)
+        samples = by_position[1:] if sampled else None
+        return distribution.detached(), -by_position[0].to(graph.dtype), virial, samples
+
     def _node_references(self, graph: AtomicGraph) -> Tensor:
         """Reference energy of each atom, eV, float64; 0 for an element that has none."""
         return self._references.nan_to_num().to(graph.atomic_numbers.device)[graph.atomic_numbers]
@@ -239,6 +274,14 @@ def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
         positions=graph.positions + torch.einsum("na,nab->nb", graph.positions, strain[graph.structure_index]),
         pair_shift=graph.pair_shift + torch.einsum("pa,pab->pb", graph.pair_shift, strain[of_pair]),
     )
+
+
+def _virial(graph: AtomicGraph, by_position: Tensor, by_shift: Tensor) -> Tensor:
+    """Derivative of the energies by strains of atoms and images, (n_structures, 3, 3)."""
+    of_atoms = torch.einsum("na,nb->nab", graph.positions, by_position)
+    of_pairs = torch.einsum("pa,pb->pab", graph.pair_shift, by_shift)
+    of_structures = graph.structure_index[graph.pair_index[0]]
+    return _symmetric(_summed(of_atoms, graph).index_add(0, of_structures, of_pairs))
 
 
 def _symmetric(virial: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import torch
+from ase.data import chemical_symbols
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
@@ -19,12 +20,14 @@ Quantity = Literal["energy", "forces", "stress"]
 QUANTITIES: tuple[Quantity, ...] = ("energy", "forces", "stress")
 """What has a σ that can be compared with errors, and a calibration of its own."""
 
-ForceStdMethod = Literal["auto", "exact", "sampled", "none"]
+ForceStdMethod = Literal["auto", "exact", "sampled", "energy", "none"]
 """How to compute force σ.
 
 "exact": every coordinate. "sampled": from posterior function samples. "auto": the cheaper of the two for the largest
-structure of the batch. "none": only the energy σ of whole structures, no σ of single atoms; this costs least.
-Ensembles and dropout (spread of members) and latent distances (one value per atom) have one way only: use "auto".
+structure of the batch. "energy": from the energy σ of the structure (``EnergyForceStd``), for any method that has one.
+It costs next to nothing and does not tell atoms of one element apart. "none": only the energy σ of whole structures, no
+σ of single atoms; this costs least.
+Ensembles and dropout (spread of members) and latent distances (one value per atom) have neither "exact" nor "sampled".
 """
 
 StdKind = Literal["epistemic", "aleatoric", "total"]
@@ -40,12 +43,13 @@ COVARIANCES: dict[Covariance | None, str] = {
     "diagonal": "diagonal: errors of atoms are taken as independent",
     None: "–",
 }
-ForceStdSource = Literal["exact", "sampled", "members", "by_atom"]
+ForceStdSource = Literal["exact", "sampled", "members", "by_atom", "energy"]
 FORCE_STD_SOURCES: dict[ForceStdSource | None, str] = {
     "exact": "exact",
     "sampled": "estimated from posterior function samples",
     "members": "spread of the members of an ensemble, or of samples with dropout",
     "by_atom": "one value for each atom, the same for its three components",
+    "energy": "from the energy σ of the structure, one value for each element",
     None: "not estimated",
 }
 
@@ -165,6 +169,39 @@ class Calibration:
         return f"raw σ × {self.scale:.4g}{error} ({self.method}, {origin})"
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnergyForceStd:
+    """σ of forces from the energy σ of the structure, without derivatives: a_z (u/ū)^b, with u = σ_E/n of n atoms.
+
+    It is fitted on errors of held-out forces, so no calibration applies to it. u is intensive: σ of far copies of a
+    structure is that of one. It is a mean over the structure: one strange molecule among many hardly moves it.
+    """
+
+    scales: dict[int, float]  # a by atomic number, eV/Å
+    exponent: float  # b ≥ 0
+    reference: float  # ū, eV per atom: the geometric mean of held-out structures
+    n_structures: int  # that it was fitted on
+
+    def std(self, energy_std: Tensor, graph: AtomicGraph) -> Tensor:
+        """σ of each component, (n_atoms, 3), from raw energy σ (n_structures,). 0 where that is 0 and b is not.
+
+        An element without held-out forces has the largest scale of all.
+        """
+        scales = energy_std.new_full((int(graph.atomic_numbers.max()) + 1,), max(self.scales.values()))
+        for number, scale in self.scales.items():
+            scales[number : number + 1] = scale  # no element of this number: nothing to set
+        per_atom = energy_std / graph.atoms_per_structure().to(energy_std)
+        growth = (per_atom / self.reference) ** self.exponent
+        std = scales[graph.atomic_numbers] * growth[graph.structure_index]
+        return std.unsqueeze(-1).expand(-1, 3).to(graph.dtype)
+
+    def __str__(self) -> str:
+        """For people."""
+        scales = ", ".join(f"{chemical_symbols[number]} {scale:.3g}" for number, scale in self.scales.items())
+        unit = f"(σ_E per atom / {self.reference:.3g} eV)^{self.exponent:.2f}"
+        return f"{scales} eV/Å × {unit} ({self.n_structures:,} structures)"
+
+
 UNCALIBRATED = Calibration(method="none", scale=1.0, n_samples=0)
 
 
@@ -182,9 +219,11 @@ NO_CALIBRATIONS = Calibrations()
 def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction:
     """The prediction with its σ rescaled, each by the calibration of its own quantity; others stay raw.
 
-    Energy σ then gets that of the composition.
+    Energy σ then gets that of the composition. Force σ from energy σ is fitted to errors as it is.
     """
     known = {name: item for name, item in calibrations._asdict().items() if item is not None}
+    fitted = {"forces"} if prediction.provenance.forces_std == "energy" else set()
+    known = {name: item for name, item in known.items() if name not in fitted}
 
     def scaled(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
         calibration = known.get(about["calibration"])
@@ -193,7 +232,7 @@ def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction
     provenance = replace(
         prediction.provenance,
         calibration="+".join(sorted({calibration.method for calibration in known.values()})) or None,
-        calibrated=tuple(name for name in QUANTITIES if name in known),
+        calibrated=tuple(name for name in QUANTITIES if name in known.keys() | fitted),
     )
     rescaled = prediction.with_each(scaled)
     energy_std = rescaled.energy_std

@@ -11,7 +11,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import HEADS, Deterministic, FitSummary, HeadConfig
 from sigmaff.heads.observations import Observations, ObservedBatch
-from sigmaff.models.force_std import Embed, embedding_tangents
+from sigmaff.models.force_std import embedding_tangents
 from sigmaff.models.potential import Potential
 from sigmaff.progress import Listener
 
@@ -49,7 +49,7 @@ def solve_head(
         base = deepcopy(base)
         base.set_precision(dtype)
     solved = base.with_head(config.sized_for(LabelledObservations(base, train), seed))
-    known, unknown = (LabelledObservations(base, dataset, solved.embed) for dataset in (train, held_out))
+    known, unknown = (LabelledObservations(base, dataset, solved) for dataset in (train, held_out))
     summary = solved.head.solve(known, unknown, seed=seed, listener=listener or Listener())
     return solved, summary
 
@@ -57,9 +57,9 @@ def solve_head(
 class LabelledObservations(Observations):
     """A data set on the backbone of a potential."""
 
-    def __init__(self, potential: Potential, dataset: GraphDataset, embed: Embed | None = None) -> None:
-        """embed: to features of atoms, if a head takes others than that of the potential."""
-        self.potential, self.dataset, self.embed = potential, dataset, embed or potential.embed
+    def __init__(self, potential: Potential, dataset: GraphDataset, features: Potential | None = None) -> None:
+        """features: the potential whose head takes the features of atoms, if it is another one."""
+        self.potential, self.dataset, self.features = potential, dataset, features or potential
         self.scale = potential.statistics.scale
         self.has_forces = dataset.structures.forces is not None
         self.n_atoms, self.n_pairs = dataset.n_atoms, dataset.n_pairs
@@ -70,22 +70,24 @@ class LabelledObservations(Observations):
         ends = np.cumsum(self.n_atoms.numpy()[order]) // BATCH_ATOMS
         for part in np.split(order, np.flatnonzero(np.diff(ends)) + 1):
             graph, labels = self.dataset.batch(part)
-            yield _Batch(self.potential, self.embed, graph, labels, source=self.dataset.structures.source)
+            yield _Batch(self.potential, self.features, graph, labels, source=self.dataset.structures.source)
 
 
 class _Batch(ObservedBatch):
-    def __init__(self, potential: Potential, embed: Embed, graph: AtomicGraph, labels: Labels, *, source: str) -> None:
-        self.potential, self.embed, self.labels, self.source = potential, embed, labels, source
+    def __init__(
+        self, potential: Potential, features: Potential, graph: AtomicGraph, labels: Labels, *, source: str
+    ) -> None:
+        self.potential, self.features, self.labels, self.source = potential, features, labels, source
         self.graph = potential.backbone.prepare(graph.to(device=potential.device, dtype=potential.dtype))
         self._embeddings: Tensor | None = None
 
     def embeddings(self) -> Tensor:
         if self._embeddings is None:
-            self._embeddings = self.embed(self.graph)
+            self._embeddings = self.features.embed(self.graph)
         return self._embeddings
 
     def tangents(self, directions: Tensor) -> Iterator[Tensor]:
-        return embedding_tangents(self.embed, self.graph, directions)
+        return embedding_tangents(self.features.linear_response(self.graph), self.graph, directions)
 
     def targets(self) -> tuple[Tensor, Tensor | None]:
         energy, forces = self.potential.normalised_targets(self.graph, self.labels)

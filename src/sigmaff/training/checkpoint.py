@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ModelFileError
 from sigmaff.files import atomic_write, digest, flatten
+from sigmaff.heads.base import SAMPLING
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
@@ -45,7 +46,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
         if numbers["version"] == 1:
             numbers["identity"].pop("starting weights")
         if numbers["version"] in (1, VERSION):
-            return tensors, TrainingState.model_validate(numbers["state"]), numbers["identity"]
+            return tensors, TrainingState.model_validate(numbers["state"]), _trained(numbers["identity"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{path} is damaged or no checkpoint ({error}); start this training anew with --force"
@@ -82,13 +83,18 @@ def identify(
     potential: Potential, train_set: GraphDataset, validation_set: GraphDataset, config: TrainingConfig, seed: int
 ) -> dict[str, Any]:
     """The identity of a run: settings by name, data and starting weights by digest."""
+    settings = {"seed": seed, "training": config.trajectory(), "model": potential.config.model_dump(mode="json")}
     return {
-        **flatten({"seed": seed, "training": config.trajectory(), "model": potential.config.model_dump(mode="json")}),
+        **_trained(flatten(settings)),
         "reference energies and scale": digest([json.dumps(_constants(potential.statistics)).encode()]),
         "starting weights": weights_digest(potential.state_dict()),
         "training set": digest(_data_bytes(train_set)),
         "validation set": digest(_data_bytes(validation_set)),
     }
+
+
+def _trained(identity: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in identity.items() if name not in SAMPLING}
 
 
 def _constants(statistics: DatasetStatistics) -> dict[str, Any]:

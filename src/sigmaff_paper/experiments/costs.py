@@ -82,7 +82,7 @@ class SpeedJob(Job):
             dropping = self._potential(DeterministicConfig(), dropout=0.01 * DROPOUT_PERCENT)
             evidential = self._potential(EvidentialConfig())
         prepared = lnk.prepare(graph)
-        lnk.head.initialize(lnk.backbone(prepared).detach(), graph.atomic_numbers, graph.structure_index)
+        lnk.head.initialize(lnk.embed(prepared).detach(), graph.atomic_numbers, graph.structure_index)
         assert METHODS["mc_dropout"].mc_dropout is not None
         return {
             "LNK": (lnk, "none"),

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from sigmaff.heads.base import HeadSettings, Stage
+from sigmaff.heads.base import SampledHeadSettings, Stage
 
 
-class LNKConfig(HeadSettings):
+class LNKConfig(SampledHeadSettings):
     """Hyper-parameters of the Localized Neural Kernel."""
 
     name: Literal["lnk"] = "lnk"
@@ -66,7 +66,7 @@ class LNKConfig(HeadSettings):
         le=1000,
         description="eV; σ of the energy of an atom of which nothing is known: what it is worth in a molecule or solid",
     )
-    n_samples: int = Field(default=64, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
+    n_samples: int = Field(default=16, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )

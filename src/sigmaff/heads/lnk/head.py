@@ -15,13 +15,13 @@ Beside f stands what no label says anything about (``UnseenSurroundings``), with
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
-from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings
@@ -29,8 +29,9 @@ from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk import fit
 from sigmaff.heads.lnk.config import LNKConfig
+from sigmaff.heads.lnk.draws import Draws, draw
 from sigmaff.heads.lnk.kernel import LocalKernel
-from sigmaff.heads.lnk.unseen import UnseenSurroundings, Waves
+from sigmaff.heads.lnk.unseen import UnseenSurroundings
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -38,9 +39,6 @@ KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part,
     "linear": (None, True),
     "rbf+linear": (RBF, True),
 }
-DRAW_SEED = 0
-MAX_DRAWS = 2**27
-"""Random numbers behind sampled force σ (a gigabyte)."""
 
 
 class _Factors(NamedTuple):
@@ -50,21 +48,6 @@ class _Factors(NamedTuple):
     cholesky: Tensor  # C (p, p)
     slope_cholesky: Tensor  # C of slopes, if force labels informed it (p, p)
     of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
-
-
-class _Draws(NamedTuple):
-    """The random numbers behind the sampled functions: the same for every model of the same sizes."""
-
-    phases: Tensor  # (n_frequencies,)
-    frequencies: Tensor  # (n_frequencies, d)
-    prior: Tensor  # (n_elements + 1, n_frequencies, n_samples)
-    posterior: Tensor  # (p, n_samples)
-    unseen: Tensor  # (n_linear, n_samples)
-    waves: Waves | None  # of unseen surroundings
-
-    def to(self, device: torch.device) -> "_Draws":
-        moved: dict[str, Any] = {name: value.to(device) for name, value in self._asdict().items() if value is not None}
-        return self._replace(**moved)
 
 
 class LabelNoise(NamedTuple):
@@ -119,7 +102,8 @@ class LNK(Head):
         tempered = solved and config.variance_labels == "energy+forces"
         self.slope_cholesky = nn.Buffer(torch.eye(n_weights, dtype=torch.float64)) if tempered else None
         self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
-        self._kept_draws: _Draws | None = None
+        self._linear_draws = Cached(self._compute_linear_draws)
+        self._kept_draws: Draws | None = None
 
     @property
     def n_weights(self) -> int:
@@ -138,35 +122,14 @@ class LNK(Head):
     def draw(self) -> None:
         self._draws()
 
-    def _draws(self) -> _Draws:
+    def _draws(self) -> Draws:
         """Drawn at the first use, and kept."""
         device = self.weight_mean.device
         if self._kept_draws is None or self._kept_draws.phases.device != device:
-            self._kept_draws = self._draw().to(device)
+            config = self.config
+            drawn = draw(self.kernel, self.unseen, config.n_samples, config.n_frequencies, config.draws)
+            self._kept_draws = drawn.to(device)
         return self._kept_draws
-
-    def _draw(self) -> _Draws:
-        n_features, n_elements = self.embedding.n_features, self.kernel.n_elements
-        n_samples, n_frequencies = self.config.n_samples, self.config.n_frequencies
-        if n_samples * ((n_elements + 1) * n_frequencies + self.n_weights) + n_frequencies * n_features > MAX_DRAWS:
-            raise ConfigError(
-                f"{n_samples} samples with {n_frequencies} frequencies and {n_elements} elements take more memory than "
-                "sampled force σ may use; lower n_samples or n_frequencies, or ask for exact force σ"
-            )
-        generator = torch.Generator("cpu").manual_seed(DRAW_SEED)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
-
-        kernel = self.kernel.stationary or RBF
-        return _Draws(
-            phases=2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu"),
-            frequencies=kernel.draw_frequencies(n_frequencies, n_features, generator),
-            prior=normal(n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies),
-            posterior=normal(self.n_weights, n_samples),
-            unseen=normal(self.kernel.n_linear, n_samples),
-            waves=None if self.unseen is None else Waves.drawn(self.unseen, n_frequencies, n_samples, generator),
-        )
 
     def find_damage(self) -> str | None:
         known = torch.arange(self.kernel.n_elements, device=self.kernel.inducing_elements.device)
@@ -286,6 +249,26 @@ class LNK(Head):
         if self.unseen is not None and (waves := self._draws().waves) is not None:
             deviations = deviations + self.unseen.sampled(*self._surroundings(node_features, graph), waves)
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
+
+    def deviation_slopes(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        """Of a linear kernel: the slope of the activation times the weights of the atom's element."""
+        if self.kernel.stationary is not None:
+            return super().deviation_slopes(node_features, graph)
+        with self._linear_draws.prepared((*self.kernel.tensors(), self.weight_cholesky)):
+            weights = self._linear_draws().to(node_features.dtype)
+        learned = self.embedding.learned(node_features)
+        activated = torch.func.jvp(self.embedding.activation, (learned,), (torch.ones_like(learned),))[1]
+        slopes = weights[:, self.element_index[graph.atomic_numbers]] * activated
+        if self.unseen is None or (waves := self._draws().waves) is None:
+            return slopes
+        return torch.cat([slopes, self.unseen.sampled_slopes(*self._surroundings(node_features, graph), waves)], dim=-1)
+
+    def _compute_linear_draws(self) -> Tensor:
+        """What samples weigh the activated embedding of an element by, (n_samples, n_elements + 1, n_linear)."""
+        draws, constants = self._draws(), self.kernel.constants()
+        known = (self._factors().slope_cholesky @ draws.posterior).unflatten(0, (self.kernel.n_elements, -1))[:, :-1]
+        weights = torch.cat([known, draws.unseen.unsqueeze(0)]).movedim(-1, 0)
+        return constants.linear_scale * self.kernel.activation_scale * weights
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         if self.covariance == "diagonal":

@@ -196,10 +196,24 @@ class UnseenSurroundings(nn.Module):
         scaled = known.coordinates / (LENGTH * self.reach)
         return graph.pad(scaled), graph.pad(one_hot), graph.pad(known.amplitude.unsqueeze(-1))
 
-    def sampled(self, surroundings: Tensor, elements: Tensor, waves: "Waves") -> Tensor:
+    def sampled(self, surroundings: Tensor, elements: Tensor, waves: Waves) -> Tensor:
         """Draws of f, (n_atoms, n_samples), differentiable in the surroundings."""
         known = self.known(surroundings, elements)
-        values = torch.cos(known.coordinates @ waves.frequencies.T / (LENGTH * self.reach) + waves.phases)
-        by_element = torch.einsum("nf,efs->ens", values, waves.weights)
-        drawn = by_element[elements, torch.arange(len(elements), device=elements.device)]
+        angles = known.coordinates @ waves.frequencies.T / (LENGTH * self.reach) + waves.phases
+        drawn = torch.einsum("nf,nfs->ns", torch.cos(angles), waves.weights[elements])
         return self.prior * known.amplitude.unsqueeze(-1) * drawn
+
+    def sampled_slopes(self, surroundings: Tensor, elements: Tensor, waves: Waves) -> Tensor:
+        """Derivatives of Σ_i f_i of the draws by the surroundings, (n_samples, n_atoms, d)."""
+        known, length = self.known(surroundings, elements), LENGTH * self.reach
+        angles = known.coordinates @ waves.frequencies.T / length + waves.phases
+        slopes = torch.zeros(waves.weights.shape[-1], *surroundings.shape, dtype=angles.dtype, device=angles.device)
+        for element in elements.unique().tolist():
+            own = (elements == element).nonzero().squeeze(-1)
+            weights = waves.weights[element]  # (n_frequencies, n_samples)
+            drawn = torch.cos(angles[own]) @ weights
+            turned = (torch.sin(angles[own]).unsqueeze(0) * weights.T.unsqueeze(1)) @ waves.frequencies
+            of_amplitude = drawn.T.unsqueeze(-1) * known.slope[own]
+            of_function = known.amplitude[own].unsqueeze(-1) / length * turned
+            slopes[:, own] = (of_amplitude - of_function) @ self.whitening[element].T
+        return self.prior * slopes

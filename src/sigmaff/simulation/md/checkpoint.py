@@ -133,6 +133,8 @@ def model_digest(model: Predictor) -> str:
     digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
     if model.stress_calibration is not None:
         digest.update(repr(model.stress_calibration).encode())
+    if model.energy_force_std is not None:
+        digest.update(repr(model.energy_force_std).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.endswith(NOT_DIGESTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())

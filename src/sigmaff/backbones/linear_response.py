@@ -1,0 +1,136 @@
+"""How the embeddings of a backbone respond to small displacements: products with ∂h/∂x from either side."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sigmaff.graph import AtomicGraph
+
+MAX_ELEMENTS = 2**25
+"""Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
+ELEMENTS_PER_PAIR = 2048
+"""Numbers that a derivative pass holds for each pair, roughly."""
+
+
+class LinearResponse(ABC):
+    """Embeddings of a graph and their first derivatives, for prediction: nothing here is differentiated again.
+
+    Displacements are those of atoms and of the periodic images that pairs reach, in Å.
+    """
+
+    @property
+    @abstractmethod
+    def embeddings(self) -> Tensor:
+        """(n_atoms, n_blocks · n_features)."""
+
+    @property
+    @abstractmethod
+    def n_at_once(self) -> int:
+        """Derivatives that are computed together; more take more memory."""
+
+    @abstractmethod
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives of functions of the embeddings, given their derivatives by the embeddings.
+
+        Arguments:
+            cotangents: (k, n_atoms, n_blocks · n_features), of k functions.
+
+        Returns the derivatives by positions, (k, n_atoms, 3), and by shifts of pairs, (k, n_pairs, 3).
+        """
+
+    @abstractmethod
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        """Derivatives of the embeddings along displacements.
+
+        Arguments:
+            directions: (c, n_atoms, 3), of atoms.
+            shift_directions: (c, n_pairs, 3), of the images that pairs reach.
+
+        Not more than ``n_at_once``. Returns (c, n_atoms, n_blocks · n_features).
+        """
+
+
+class AutomaticResponse(LinearResponse):
+    """By automatic differentiation: one forward pass, then batched passes back; or batched passes forward.
+
+    Arguments:
+        embed: the backbone.
+        graph: prepared for it.
+    """
+
+    def __init__(self, embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> None:
+        self._embed, self._graph = embed, graph
+        self._inputs = [graph.positions.detach().requires_grad_(), graph.pair_shift.detach().requires_grad_()]
+
+    @cached_property
+    def _recorded(self) -> Tensor:
+        with torch.enable_grad():
+            return self._embed_at(*self._inputs)
+
+    @property
+    def embeddings(self) -> Tensor:
+        return self._recorded.detach()
+
+    @property
+    def n_at_once(self) -> int:
+        graph = self._graph
+        return max(1, MAX_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [self._pulled_back(part) for part in cotangents.to(self._recorded.dtype).split(self.n_at_once)]
+        by_position, by_shift = zip(*parts, strict=True)
+        return torch.cat(by_position), torch.cat(by_shift)
+
+    def _pulled_back(self, cotangents: Tensor) -> tuple[Tensor, ...]:
+        slopes = torch.autograd.grad(
+            self._recorded, self._inputs, cotangents, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
+        return tuple(
+            values.new_zeros(len(cotangents), *values.shape) if slope is None else slope
+            for values, slope in zip(self._inputs, slopes, strict=True)
+        )
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        def tangent(direction: Tensor, shift_direction: Tensor) -> Tensor:
+            inputs = (self._graph.positions, self._graph.pair_shift)
+            return torch.func.jvp(self._embed_at, inputs, (direction, shift_direction))[1]
+
+        return torch.func.vmap(tangent)(directions, shift_directions)
+
+    def _embed_at(self, positions: Tensor, pair_shift: Tensor) -> Tensor:
+        return self._embed(replace(self._graph, positions=positions, pair_shift=pair_shift))
+
+
+class JoinedResponse(LinearResponse):
+    """Of two descriptions of atoms side by side, in the precision of the second."""
+
+    def __init__(self, first: LinearResponse, second: LinearResponse) -> None:
+        self._first, self._second = first, second
+        self._n_first = first.embeddings.shape[-1]
+
+    @cached_property
+    def _joined(self) -> Tensor:
+        second = self._second.embeddings
+        return torch.cat([self._first.embeddings.to(second.dtype), second], dim=-1)
+
+    @property
+    def embeddings(self) -> Tensor:
+        return self._joined
+
+    @property
+    def n_at_once(self) -> int:
+        return min(self._first.n_at_once, self._second.n_at_once)
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        of_first = cotangents[..., : self._n_first].to(self._first.embeddings.dtype)
+        parts = (self._first.pull_back(of_first), self._second.pull_back(cotangents[..., self._n_first :]))
+        by_position, by_shift = zip(*parts, strict=True)
+        return by_position[0] + by_position[1], by_shift[0] + by_shift[1]
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        first, second = (part.push_forward(directions, shift_directions) for part in (self._first, self._second))
+        return torch.cat([first.to(second.dtype), second], dim=-1)
