@@ -35,8 +35,8 @@ ISOTONIC = Calibration(
 )
 
 
-def build(dtype: torch.dtype = torch.float32) -> Potential:
-    potential = build_potential(LNK_CONFIG, dtype)
+def build(dtype: torch.dtype = torch.float32, *, distance_aware: bool = True) -> Potential:
+    potential = build_potential(LNK_CONFIG.model_copy(update={"distance_aware": distance_aware}), dtype)
     potential.energy_calibration = Calibration(method="quantile", scale=1 / 3, n_samples=20)
     potential.forces_calibration = ISOTONIC
     potential.stress_calibration = STUDENT
@@ -292,7 +292,7 @@ def older(potential: Potential) -> Potential:
 @pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_files_of_earlier_formats_load(tmp_path: Path, version: int, dtype: torch.dtype) -> None:
-    potential = older(build(dtype))
+    potential = older(build(dtype, distance_aware=False))
     save(potential, tmp_path / "new.sigmaff")
     content, tensors = unpack(tmp_path / "new.sigmaff")
     tensors = {name: value for name, value in tensors.items() if "kernel.linear_c" not in name and "proj" not in name}
@@ -344,7 +344,7 @@ def test_descriptions_that_are_no_description(tmp_path: Path, text: str) -> None
 
 def test_many_elements_do_not_take_memory(tmp_path: Path) -> None:
     """Each has its own random functions, drawn at the first use; an element costs a file a few bytes only."""
-    save(build_potential(LNKConfig(kernel="rbf", n_inducing=12)), tmp_path / "rbf.sigmaff")
+    save(build_potential(LNKConfig(kernel="rbf", n_inducing=12, distance_aware=False)), tmp_path / "rbf.sigmaff")
     content, tensors = unpack(tmp_path / "rbf.sigmaff")
     content["config"]["head"] |= {"n_samples": 1024, "n_frequencies": 8192}
     content["statistics"] |= {

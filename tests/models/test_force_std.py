@@ -103,7 +103,7 @@ def test_sampled_is_exact_within_its_error(kernel: str):
 def test_as_many_orthogonal_samples_as_weights_are_exact(atoms: Atoms):
     """A linear kernel has no other randomness than that of its weights."""
     n_weights = potential_with(kernel="linear").head.n_weights
-    potential = potential_with(kernel="linear", n_samples=n_weights)
+    potential = potential_with(kernel="linear", n_samples=n_weights, distance_aware=False)
     found, expected = (potential.predict(graph_of(atoms), forces_std=how) for how in ("sampled", "exact"))
     for name in ("energy", "energy_std", "forces", "forces_std", "stress", "stress_std"):
         close(getattr(found, name), getattr(expected, name), **EXACT)
@@ -152,14 +152,14 @@ def test_none_costs_nothing_and_says_so():
 def test_tangents_are_the_jacobian():
     potential, graph = potential_with(), graph_of(CRYSTAL)
     directions = unit_displacements(graph.atom_rank(), graph.n_atoms, torch.float64)
-    tangents = torch.cat(list(embedding_tangents(potential.backbone.linear_response(graph), graph, directions)))
+    tangents = torch.cat(list(embedding_tangents(potential.linear_response(graph), graph, directions)))
     close(tangents, jacobian(potential, graph), **EXACT)
 
 
 @pytest.mark.parametrize("atoms", [CRYSTAL, CRYSTAL.repeat((1, 1, 2))], ids=["cell", "supercell"])
 def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
     """A linear kernel is a linear model: Var(∂E/∂ε) = |∂Φ/∂ε · C|², with ∂Φ/∂ε by differences of deformed crystals."""
-    potential = potential_with(kernel="linear", mean="backbone")
+    potential = potential_with(kernel="linear", mean="backbone", distance_aware=False)
     head = potential.head
 
     def summed_basis(strain: np.ndarray) -> Tensor:
@@ -185,7 +185,7 @@ def test_stress_std_is_that_of_the_slope_by_strain(atoms: Atoms):
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     potential, graph = potential_with(), graph_of(ETHANOL, WATER)
     monkeypatch.setattr(SchNetResponse, "n_at_once", 1)
-    one, other = potential.backbone.linear_response(graph), AutomaticResponse(potential.backbone, graph)
+    one, other = potential.linear_response(graph), AutomaticResponse(potential.embed, graph)
     whole = exact_forces_variance(other, potential.head, graph, 9)
     monkeypatch.setattr(AutomaticResponse, "n_at_once", 1)
     for response in (one, other):

@@ -3,7 +3,8 @@
     x_ek = Σ_{j ∈ e} g_k(d_ij) f(d_ij)
 
 with Gaussians g_k of distance, an even distance apart, and f whose value and slope vanish at the cutoff: a smoothed
-histogram of the distances to neighbours of each element e. Elements that the model does not know share the last one.
+histogram of the distances to neighbours of each element e. Elements that the model does not know share the last place;
+if it knows more than seven, these share the others.
 """
 
 from dataclasses import replace
@@ -19,6 +20,7 @@ from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, scatter_sum
 CUTOFF = 5.0
 """Å, or the cutoff of the backbone if that is less."""
 N_RADIAL = 17
+MAX_KINDS = 8
 
 
 class Surroundings(nn.Module):
@@ -27,10 +29,10 @@ class Surroundings(nn.Module):
     def __init__(self, elements: tuple[int, ...], cutoff: float) -> None:
         super().__init__()
         self.cutoff = min(cutoff, CUTOFF)
-        self.n_kinds = len(elements) + 1
+        self.n_kinds = min(len(elements) + 1, MAX_KINDS)
         self.n_features = self.n_kinds * N_RADIAL
-        kinds = torch.full((len(chemical_symbols),), len(elements), dtype=torch.int64)
-        kinds[list(elements)] = torch.arange(len(elements))
+        kinds = torch.full((len(chemical_symbols),), self.n_kinds - 1, dtype=torch.int64)
+        kinds[list(elements)] = torch.arange(len(elements)) % max(1, self.n_kinds - 1)
         self.kinds = nn.Buffer(kinds, persistent=False)
         centers = torch.linspace(0.0, self.cutoff, N_RADIAL, dtype=torch.float64)
         self.centers = nn.Buffer(centers, persistent=False)

@@ -319,7 +319,7 @@ def _completed(content: Any) -> Any:
         head = config.get("head") if isinstance(config, dict) else None
         if isinstance(head, dict) and head.get("name") in SAMPLED:
             head.setdefault("draws", "independent")
-            if head["name"] == "lnk" and content.get("format_version", FORMAT_VERSION) < 5:
+            if head["name"] == "lnk" and content.get("format_version") in range(5):
                 head["distance_aware"] = False
     return content
 

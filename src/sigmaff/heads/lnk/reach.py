@@ -3,7 +3,8 @@
 The prior of what is unknown is physical, and labels do not reduce it. What data tell is where it begins: with a long
 reach an atom far from the training set counts as known; with a short one held-out structures, which the model predicts
 well, get a σ that is too large. So the reach is the shortest at which held-out energies are as likely as without it, to
-within one standard error. It is counted in units of the distance of held-out atoms themselves.
+within one standard error. It is counted in units of the distance of held-out atoms themselves or, where these are
+copies of training atoms, of the spacing of known surroundings.
 """
 
 import math
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 DISTANCE_ORIGIN = "energy of an atom in molecules and solids (distance_prior)"
 REACHES = tuple(1.1**k for k in range(4, 42))
-"""Tried, in units of the distance that one in a hundred held-out atoms exceeds."""
+"""Tried, in units of the distance that one in a hundred held-out atoms exceeds, and of the spacing at least."""
 TYPICAL = 0.99
 
 
@@ -38,7 +39,7 @@ def choose_reach(head: "LNK", train: Observations, held_out: Observations) -> fl
         errors.append(energy.double() - distribution.mean)
         variances.append(distribution.variance)
         batches.append((surroundings, elements, batch.graph))
-    unit = float(torch.cat(distances).quantile(TYPICAL)) or 1.0
+    unit = max(float(torch.cat(distances).quantile(TYPICAL)), unseen.spacing()) or 1.0
     unseen.prior.fill_(head.config.distance_prior / train.scale)
     error, known = torch.cat(errors), torch.cat(variances)
     limit = _score(error, known) + ONE_STANDARD_ERROR / len(error)

@@ -139,6 +139,16 @@ class UnseenSurroundings(nn.Module):
         """(Σ_m |y − y_m|⁻⁸)^(−1/8), (n_atoms,); infinite where nothing is known."""
         return self._closeness(coordinates, elements, torch.ones_like(self.reach))[0].sum(-1) ** -0.125
 
+    def spacing(self) -> float:
+        """Of the known surroundings: median distance of one from all others of its element; 0 if there are none."""
+        own = self.point_elements >= 0
+        points, elements = self.points[own], self.point_elements[own]
+        closeness, _ = self._closeness(points, elements, torch.ones_like(self.reach))
+        one_hot = self.point_elements[own, None] == self.point_elements
+        others = closeness.masked_fill(torch.eye(len(own), dtype=torch.bool, device=own.device)[own], 0.0).sum(-1)
+        distances = others[one_hot.sum(-1) > 1] ** -0.125
+        return float(distances.median()) if len(distances) else 0.0
+
     def _closeness(self, coordinates: Tensor, elements: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
         """(r/|y − y_m|)⁸ of each point, 0 for those of other elements, and |y − y_m|², (n_atoms, n_points) each."""
         squares = squared_distances(coordinates, self.points) + NEAREST * reach.square()
