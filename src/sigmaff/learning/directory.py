@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
-from sigmaff.learning.config import FREE, CampaignConfig
+from sigmaff.learning.config import FREE, CampaignConfig, SelectConfig
 from sigmaff.progress import Listener
 
 if TYPE_CHECKING:
@@ -68,16 +68,19 @@ class Round:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
 
 
-def _current_names(settings: Any) -> Any:
-    """Settings under the names of this version."""
+def _current(settings: Any) -> Any:
+    """Settings of this version: old names replaced, and defaults for those that did not exist."""
+    if not isinstance(settings, dict):
+        return settings
     renamed = {"explore.stop_above": "explore.trust_below"}
-    return {renamed.get(key, key): value for key, value in settings.items()} if isinstance(settings, dict) else settings
+    added = {"select.cost_power": SelectConfig().cost_power}
+    return added | {renamed.get(key, key): value for key, value in settings.items()}
 
 
 class CampaignFile(RunFile):
     """``campaign.json``: the campaign that a directory belongs to."""
 
-    settings: Annotated[dict[str, Any], BeforeValidator(_current_names)]  # by dotted name
+    settings: Annotated[dict[str, Any], BeforeValidator(_current)]  # by dotted name
     files: dict[str, str]  # SHA-256 of each file of structures
     versions: dict[str, str] = Field(
         default_factory=lambda: {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
@@ -102,8 +105,14 @@ class Directory:
     def round(self, number: int) -> Round:
         return Round(number, self.path / "rounds")
 
-    def claim(self, config: CampaignConfig, *, force: bool) -> None:
-        """Begin or resume the campaign. With ``force`` remove the one that is there."""
+    def claim(self, config: CampaignConfig, *, force: bool) -> CampaignConfig:
+        """Begin or resume the campaign; its settings. With ``force`` remove the one that is there.
+
+        A campaign keeps its method of selection if the settings name none: the default was another in version 0.1.
+        """
+        if "method" not in config.select.model_fields_set and self.folder.file.exists() and not force:
+            method = self.folder.read(CampaignFile).settings.get("select.method", config.select.method)
+            config = config.model_copy(update={"select": config.select.model_copy(update={"method": method})})
         campaign = CampaignFile(settings=_decisive(config), files=_digests(config))
         if force and self.folder.file.exists():
             for path in (self.path / name for name in OWN_FILES):
@@ -113,6 +122,7 @@ class Directory:
                     path.unlink(missing_ok=True)
             self.folder.write(campaign)
         self.folder.claim(campaign)
+        return config
 
     def end(self, reason: str | None) -> None:
         """Write the reason why the campaign is over; ``None``: it is not."""
