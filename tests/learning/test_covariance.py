@@ -101,16 +101,31 @@ def test_variances_are_those_that_the_model_predicts(name: str, trained: Trained
     assert (covariance.residual.max() > 0) == (name not in ("linear", "llpr"))
 
 
-def test_covariance_is_that_of_the_energy_of_two_structures_together(trained: Trained) -> None:
+@pytest.mark.parametrize("name", ["linear", "rbf, with a residual"])
+def test_covariance_is_that_of_the_energy_of_two_structures_together(name: str, trained: Trained) -> None:
     """Far copies of two structures in one: Var(E₁ + E₂) = V₁ + V₂ + 2 Cov."""
-    model = solve_head(trained.potential, HEADS["linear"], *trained.datasets())[0]
-    first, second = trained.held_out.structures[:2]
+    model = solve_head(trained.potential, HEADS[name], *trained.datasets())[0]
+    first, second = trained.held_out.structures[0:3:2]
     apart = second.copy()
     apart.positions += 100.0
     together = first + apart
     covariance = energy_covariance(model, [first, second, together])
     variance, of_both = covariance.variances(), covariance.column(0)[1]
     assert float(variance[2]) == pytest.approx(float(variance[0] + variance[1] + 2.0 * of_both), rel=1e-4)
+
+
+def test_near_copies_off_the_data_are_not_chosen_twice(trained: Trained) -> None:
+    """Five frames of one broken bond, whose variance is all residual: one of them is enough, then others come."""
+    model = solve_head(trained.potential, HEADS["rbf, with a residual"], *trained.datasets())[0]
+    known = list(trained.held_out.structures[:8])
+    broken = [known[0].copy() for _ in range(5)]
+    for step, atoms in enumerate(broken):
+        atoms.positions[-1] += 0.5 + 1e-4 * step
+    covariance = energy_covariance(model, [*broken, *known])
+    assert (covariance.residual[:5] > 0.5 * covariance.variances()[:5]).all()
+    for method in (max_det, k_centre):
+        chosen = [index for index, _ in method(covariance, 4, torch.ones(13, dtype=torch.float64))]
+        assert sum(index < 5 for index in chosen) == 1
 
 
 def test_members_of_an_ensemble_are_rows(trained: Trained) -> None:

@@ -2,33 +2,40 @@
 
 Given the labels so far, energies of candidates are not known: each has a variance, and two of them a covariance
 
-    K = R Rᵀ + diag(residual)
+    K = R Rᵀ + residual
 
 | model | R, a row for each candidate | residual |
 |---|---|---|
 | LNK, LLPR (full covariance) | Σ_i φ_i C, with C Cᵀ the covariance of the weights | what the weights leave out |
-| shallow ensemble, SVGP | deviations of the energy in its samples, over √n | a share 1/n of the variance |
+| shallow ensemble, SVGP | deviations of the energy in its samples, over √n | diagonal: a share 1/n of the variance |
 | ensemble of networks | deviations of the energy in its members, over √(n − 1) | the same, and the members' own σ² |
 
-A residual is variance of a structure's own: a label of this structure removes it, a label of another does not. With n
-samples the correlation of two independent energies is 1/√n by chance. So a share 1/n of the variance counts as own.
-Monte Carlo dropout has no such rows: its masks follow from the place in a batch.
+The residual of an LNK is large where a kernel that falls off with distance meets what its inducing points do not cover.
+Near-copies share it. Its covariance follows from variances alone: Var(E₁ + E₂) = V₁ + V₂ + 2 Cov, of the atoms of two
+structures taken as one. With n samples the correlation of two independent energies is 1/√n by chance. So a share 1/n of
+the variance counts as a structure's own, which a label of another structure does not reduce. Monte Carlo dropout has no
+such rows: its masks follow from the place in a batch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from ase import Atoms
 from torch import Tensor
 
 from sigmaff.data import GraphDataset, label_structures
+from sigmaff.graph import AtomicGraph
 from sigmaff.heads import LNK
 from sigmaff.models import Ensemble, Model, Potential
 from sigmaff.models.solve import LabelledObservations
 from sigmaff.simulation import bare_copy
 
 BATCH_SIZE = 64
+NEGLIGIBLE = 0.1
+"""Share of a variance below which a residual is taken as a structure's own."""
+MAX_COMPARED = 1000
+"""Candidates whose residuals are compared, those of the largest: this bounds time. Those of others are their own."""
 Choices = list[tuple[int, float]]
 """Indices of candidates in the order of choice, each with the share of its variance that earlier choices leave."""
 
@@ -38,8 +45,9 @@ class EnergyCovariance:
     """Of the energies of candidates given the labels so far, in a unit of the model's own."""
 
     rows: Tensor  # R (n, p)
-    residual: Tensor  # (n,)
+    residual: Tensor  # its diagonal (n,)
     noise: float  # variance of the noise of a label
+    residual_column: Callable[[int], Tensor] | None = None  # None: it is diagonal
 
     def variances(self) -> Tensor:
         return self.rows.square().sum(1) + self.residual
@@ -47,6 +55,8 @@ class EnergyCovariance:
     def column(self, index: int) -> Tensor:
         """Covariance of each energy with that of one candidate."""
         column = self.rows @ self.rows[index]
+        if self.residual_column is not None:
+            return column + self.residual_column(index)
         column[index] += self.residual[index]
         return column
 
@@ -125,14 +135,60 @@ def is_linear(model: Model) -> bool:
 def _of_weights(model: Potential, dataset: GraphDataset) -> EnergyCovariance:
     head = model.head
     assert isinstance(head, LNK)
-    rows, residuals = [], []
+    rows, residuals, atoms = [], [], []
     with head.prepared():
         cholesky = head.weight_cholesky.tril()
         for batch in LabelledObservations(model, dataset).batches():
-            summed, residual = head.rows(batch.embeddings(), batch.graph)
+            features, graph = batch.embeddings(), batch.graph
+            summed, residual = head.rows(features, graph)
             rows.append(summed @ cholesky)
             residuals.append(residual.clamp(min=0.0))
-    return EnergyCovariance(rows=torch.cat(rows), residual=torch.cat(residuals), noise=head.label_noise.energy)
+            sizes = graph.atoms_per_structure().tolist()
+            atoms += list(zip(features.split(sizes), graph.atomic_numbers.split(sizes), strict=True))
+    found = EnergyCovariance(rows=torch.cat(rows), residual=torch.cat(residuals), noise=head.label_noise.energy)
+    large = (found.residual > NEGLIGIBLE * found.variances()).nonzero().flatten()
+    compared = large[found.residual[large].argsort(descending=True)[:MAX_COMPARED]].tolist()
+    return replace(found, residual_column=_Residuals(head, atoms, found.residual, compared).column)
+
+
+@dataclass(frozen=True)
+class _Residuals:
+    """What the weights of an LNK leave out of the energies of candidates."""
+
+    head: LNK
+    atoms: list[tuple[Tensor, Tensor]]  # features and atomic numbers of each candidate
+    variance: Tensor  # (n,)
+    compared: list[int]  # candidates that may share it; it is diagonal for all others
+
+    @torch.no_grad()
+    def column(self, index: int) -> Tensor:
+        """Covariance with one candidate, (n,)."""
+        column = torch.zeros_like(self.variance)
+        column[index] = self.variance[index]
+        others = [k for k in self.compared if k != index] if index in self.compared else []
+        with self.head.prepared():
+            for start in range(0, len(others), BATCH_SIZE):
+                part = others[start : start + BATCH_SIZE]
+                together = self._variance_of_pairs(part, index)
+                column[part] = 0.5 * (together - self.variance[part] - self.variance[index])
+        return column
+
+    def _variance_of_pairs(self, others: Sequence[int], index: int) -> Tensor:
+        """Of the sum of the energies of two candidates, (n_others,)."""
+        pairs = [[torch.cat(both) for both in zip(self.atoms[k], self.atoms[index], strict=True)] for k in others]
+        features, numbers = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        sizes = torch.tensor([len(own) for own, _ in pairs], device=features.device)
+        none = torch.zeros(2, 0, dtype=torch.int64, device=features.device)
+        graph = AtomicGraph(
+            positions=features.new_zeros(len(features), 3, dtype=torch.float64),
+            atomic_numbers=numbers,
+            structure_index=torch.repeat_interleave(torch.arange(len(others), device=features.device), sizes),
+            pair_index=none,
+            pair_shift=features.new_zeros(0, 3, dtype=torch.float64),
+            cell=None,
+            n_structures=len(others),
+        )
+        return self.head.rows(features, graph)[1]
 
 
 def _of_samples(model: Potential, dataset: GraphDataset) -> EnergyCovariance:
