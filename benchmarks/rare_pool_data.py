@@ -160,11 +160,10 @@ def _stretched(frames: list[Atoms], n: int, rng: np.random.Generator) -> list[At
 
 def stretch(atoms: Atoms, rng: np.random.Generator) -> Atoms:
     """Move the two parts of a molecule apart along a bond drawn at random."""
-    cutoffs = natural_cutoffs(atoms, mult=1.2)
-    bonds = build_neighbor_list(atoms, cutoffs, self_interaction=False).get_connectivity_matrix(sparse=True).tocsr()
-    first, second = (int(k) for k in np.transpose(bonds.nonzero())[rng.integers(bonds.nnz)])
+    neighbours = build_neighbor_list(atoms, natural_cutoffs(atoms, mult=1.2), self_interaction=False)
+    bonds = neighbours.get_connectivity_matrix(sparse=False)
+    first, second = (int(k) for k in rng.choice(np.transpose(bonds.nonzero())))
     bonds[first, second] = bonds[second, first] = 0
-    bonds.eliminate_zeros()
     n_parts, part = connected_components(bonds, directed=False)
     assert n_parts >= 2, "the bond is part of a ring"
     direction = atoms.positions[second] - atoms.positions[first]

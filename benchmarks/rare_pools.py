@@ -13,7 +13,8 @@ Protocol, written before the test sets were looked at. ``rare_pool_data.py`` say
   labels never train: the LNK (``variance_labels: energy``) is solved on all others, its hyper-parameters are chosen on
   these six.
 - Seeds: five, each another start, pool and network. Selectors of one seed share all three.
-- Tests: 150 structures each like the common and like the rare part; acac also the energies of two paths.
+- Tests: 150 structures each like the common and like the rare part (qm7x: 80 rare); acac also the energies of two
+  paths.
 
 | selector | picks |
 |---|---|

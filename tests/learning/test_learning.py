@@ -416,3 +416,16 @@ def test_the_old_name_of_the_limit_is_read(whole: CampaignResult, tmp_path: Path
     directory.claim(settings(whole.directory.parent), force=False)
     with pytest.raises(ConfigError, match=r"explore\.trust_below: was auto, now 0\.3"):
         directory.claim(settings(whole.directory.parent, explore={"trust_below": 0.3}), force=False)
+
+
+def test_a_campaign_keeps_its_method_if_the_settings_name_none(whole: CampaignResult, tmp_path: Path) -> None:
+    """The default of version 0.1 was another, and costs did not count."""
+    content = json.loads((whole.directory / "campaign.json").read_text())
+    content["settings"]["select.method"] = "variance_reduction"
+    del content["settings"]["select.cost_power"]
+    (tmp_path / "campaign.json").write_text(json.dumps(content))
+    config = settings(whole.directory.parent)
+    resumed = Directory(tmp_path).claim(config, force=False)
+    assert (config.select.method, resumed.select.method) == ("max_det", "variance_reduction")
+    with pytest.raises(ConfigError, match=r"select\.method: was variance_reduction, now max_det"):
+        Directory(tmp_path).claim(settings(whole.directory.parent, select={"method": "max_det"}), force=False)
