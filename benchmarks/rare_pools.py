@@ -53,7 +53,7 @@ from sigmaff.learning import SelectConfig, select
 from sigmaff.models import Ensemble, Model, Potential, PotentialConfig
 from sigmaff.models.file import load_potential, save
 from sigmaff.models.solve import solve_head
-from sigmaff.simulation import predict_structures
+from sigmaff.simulation import bare_copy, predict_structures
 from sigmaff.training import CosineSchedule, TrainingConfig
 from sigmaff.training.loop import train
 
@@ -66,6 +66,8 @@ RANDOM_SIZES = (60, 90, 120)
 MILLISECONDS = {"acac": 30.0, "3bpa": 60.0, "qm7x": 30.0, "reactive": 20.0}
 """Of a training step on one core, roughly; for the estimate of ``--dry-run``."""
 N_BOOTSTRAPS = 4000
+FEWEST_SEEDS = 3
+"""For an interval."""
 
 
 def n_steps(n_labels: int) -> int:
@@ -178,8 +180,9 @@ def pick(cell: Cell, pool: Pool, root: Path, *, compile_step: bool) -> list[int]
     done = json.loads((cell.before.folder(root) / "cell.json").read_text())["picked"]
     labelled, left = pool.labelled(done), np.setdiff1d(np.arange(len(pool.candidates)), done)
     model = selector_model(cell, labelled, root, compile_step=compile_step)
-    dataset = dataset_for(model, label_structures([pool.candidates[index] for index in left], ()))
-    frames = predict_structures(model, dataset, 64, "auto")
+    frames = [bare_copy(pool.candidates[index]) for index in left]
+    if cell.selector == "sigma":  # no other looks at force σ
+        frames = predict_structures(model, dataset_for(model, label_structures(frames, ())), 64, "auto")
     method = "max_det" if cell.selector == "ensemble" else cell.selector
     settings = SelectConfig.model_validate({"n": N_PICKED, "method": method, "max_candidates": 400})
     chosen = select(model, frames, settings, limit=None, rng=rng)
@@ -273,10 +276,10 @@ def times(
     ratio = labels_needed(sizes, random.mean(0), errors.mean()) / n_labels
     drawn = np.random.default_rng(0).integers(len(seeds), size=(N_BOOTSTRAPS, len(seeds)))
     ratios = [labels_needed(sizes, random[rows].mean(0), errors[rows].mean()) / n_labels for rows in drawn]
-    lower, upper = np.quantile(ratios, (0.025, 0.975))
+    bounds = np.quantile(ratios, (0.025, 0.975), method="nearest")
     beyond = max(sizes) / n_labels
-    shown = (f"> {beyond:.2f}" if value > beyond else f"{value:.2f}" for value in (ratio, lower, upper))
-    return "{} ({} to {})".format(*shown)
+    shown = [f"> {beyond:.2f}" if value > beyond else f"{value:.2f}" for value in (ratio, *bounds)]
+    return "{} ({} to {})".format(*shown) if len(seeds) >= FEWEST_SEEDS else shown[0]
 
 
 def labels_needed(sizes: Sequence[int], random: np.ndarray, error: float) -> float:
@@ -286,11 +289,11 @@ def labels_needed(sizes: Sequence[int], random: np.ndarray, error: float) -> flo
 
 
 def _interval(values: Sequence[float], name: str) -> str:
-    scale, digits = (1.0, 1) if name == "rare found" else (1e3, 1)
-    array = scale * np.array(values)
+    array = (1.0 if name == "rare found" else 1e3) * np.array(values)
     drawn = np.random.default_rng(0).choice(array, size=(N_BOOTSTRAPS, len(array))).mean(1)
     lower, upper = np.quantile(drawn, (0.025, 0.975))
-    return f"{array.mean():.{digits}f} ({lower:.{digits}f} to {upper:.{digits}f})"
+    mean = f"{array.mean():.1f}"
+    return f"{mean} ({lower:.1f} to {upper:.1f})" if len(array) >= FEWEST_SEEDS else mean
 
 
 def _row(values: Sequence[str]) -> str:

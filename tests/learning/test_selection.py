@@ -216,7 +216,10 @@ def test_costs_count_only_where_sizes_differ(method: str, lnk: Potential, candid
     assert set(chosen(lnk, candidates, n=len(water), method=method, cost_power=100.0)) == water
 
 
-def test_without_sigma_there_is_nothing_to_select_by(lnk: Potential, candidates: list[Atoms]) -> None:
+def test_sigma_and_a_window_need_sigma_and_nothing_else_does(lnk: Potential, candidates: list[Atoms]) -> None:
     bare = [Atoms(atoms.numbers, atoms.positions) for atoms in candidates]
-    with pytest.raises(DataError, match="no σ of forces to select by"):
-        chosen(lnk, bare, n=3)
+    for method in ("max_det", "k_centre", "variance_reduction"):
+        assert chosen(lnk, bare, n=5, method=method) == chosen(lnk, candidates, n=5, method=method)
+    for limit, method in ((None, "sigma"), (1.0, "max_det")):
+        with pytest.raises(DataError, match="no σ of forces to select by"):
+            chosen(lnk, bare, limit, n=3, method=method)

@@ -47,16 +47,15 @@ def select(
     """At most ``config.n`` of the candidates, in the order of choice.
 
     Arguments:
-        candidates: with the model's σ (``predict_structures``).
+        candidates: with the model's σ of forces (``predict_structures``), which sigma and a window need.
         limit: on the largest force σ of an atom, eV/Å: the unit of the window of σ; ``None``: no window.
     """
     if config.method == "random":
         return [_pick(candidates, index) for index in rng.permutation(len(candidates))[: config.n].tolist()]
-    std = in_window(candidates, config, limit)
-    method = possible_method(model, config.method)
-    if method == "sigma" or not std:
-        return [_pick(candidates, k) for k in sorted(std, key=lambda k: std[k], reverse=True)[: config.n]]
-    compared = list(std)
+    compared, method = in_window(candidates, config, limit), possible_method(model, config.method)
+    if method == "sigma" or not compared:
+        order = sorted(compared, key=lambda index: _known_std(candidates[index]), reverse=True)
+        return [_pick(candidates, index) for index in order[: config.n]]
     if method == "variance_reduction":
         compared = np.sort(rng.permutation(compared)[: config.max_candidates]).tolist()
     among = [candidates[index] for index in compared]
@@ -89,16 +88,18 @@ def largest_std(atoms: Atoms) -> float | None:
     return None if std is None else float(np.linalg.norm(std, axis=1).max())
 
 
-def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> dict[int, float]:
-    """The candidates that qualify: largest force σ by index, eV/Å."""
-    lower, upper = (0.0, np.inf) if limit is None else (config.lower * limit, config.upper * limit)
-    found = {}
-    for index, std in enumerate(map(largest_std, candidates)):
-        if std is None:
-            raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
-        if lower <= std <= upper:
-            found[index] = std
-    return found
+def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> list[int]:
+    """The candidates that qualify, by largest force σ of an atom."""
+    if limit is None:
+        return list(range(len(candidates)))
+    lower, upper = config.lower * limit, config.upper * limit
+    return [index for index, atoms in enumerate(candidates) if lower <= _known_std(atoms) <= upper]
+
+
+def _known_std(atoms: Atoms) -> float:
+    if (std := largest_std(atoms)) is None:
+        raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
+    return std
 
 
 def _pick(
