@@ -137,7 +137,7 @@ def test_the_report_is_one_file_that_shows_the_picks(whole: CampaignResult) -> N
     for frame, atoms in zip(data["sets"][0]["frames"], picked, strict=True):
         std = np.sqrt(np.mean(atoms.arrays["forces_uncertainty"] ** 2, axis=1))
         np.testing.assert_allclose(frame["std"], std, rtol=1e-6)
-    assert page.count("its label takes away") == 5
+    assert page.count("earlier choices leave") == 5
     assert page.count("drawn at random from the exploration, and held out") == 1
     assert "Last limit on force σ: " in page
 
