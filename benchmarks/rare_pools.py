@@ -64,7 +64,7 @@ SEEDS = (0, 1, 2, 3, 4)
 N_PICKED, N_HELD_OUT, N_MEMBERS, BATCH = 30, 6, 5, 10
 RANDOM_SIZES = (60, 90, 120)
 MILLISECONDS = {"acac": 30.0, "3bpa": 60.0, "qm7x": 30.0, "reactive": 20.0}
-"""Of a training step on one core, roughly; for the estimate of ``--dry-run``."""
+"""Of a training step on one core, roughly, for the estimate of ``--dry-run``; with ``--compile`` less than half."""
 N_BOOTSTRAPS = 4000
 FEWEST_SEEDS = 3
 """For an interval."""

@@ -59,7 +59,8 @@ def select(
     if method == "variance_reduction":
         compared = np.sort(rng.permutation(compared)[: config.max_candidates]).tolist()
     among = [candidates[index] for index in compared]
-    cost = torch.tensor([len(atoms) for atoms in among], dtype=torch.float64) ** config.cost_power
+    sizes = torch.tensor([len(atoms) for atoms in among], dtype=torch.float64, device=model.device)
+    cost = sizes**config.cost_power
     if method == "variance_reduction":
         shares = by_variance_reduction(model.potentials[0], among, config.n, cost)
         return [_pick(candidates, compared[index], variance_share=share) for index, share in shares]

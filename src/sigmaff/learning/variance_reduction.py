@@ -108,7 +108,7 @@ def greedy(
     """As ``by_variance_reduction``. covariance: Σ (n_weights, n_weights)."""
     labels = [_label(part, noise) for part in rows]
     forces, residual = torch.cat([part.forces for part in rows]), torch.cat([part.residual for part in rows])
-    owner = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(part.residual) for part in rows]))
+    owner = torch.cat([torch.full_like(part.residual, index, dtype=torch.int64) for index, part in enumerate(rows)])
     picks: list[tuple[int, float]] = []
     left = list(range(len(rows)))
     while left and len(picks) < n:
