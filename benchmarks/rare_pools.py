@@ -25,7 +25,7 @@ Protocol, written before the test sets were looked at. ``rare_pool_data.py`` say
 
 Errors are mean absolute errors of force components. ``overall`` is the mean of those of the common and of the rare test
 set. The labels that random needs for an error follow from a power law through its errors at 60, 90 and 120 labels,
-as many of these as are there, at least two. Intervals: 95 % of 4,000 bootstraps over seeds, all figures of a seed
+as many of these as are there, at least two; where they do not fall, nothing is determined. Intervals: 95 % of 4,000 bootstraps over seeds, all figures of a seed
 together. With five seeds they are too narrow rather than too wide.
 
 Every cell (pool, seed, selector, labels) is a folder with ``cell.json``; the same command resumes.
@@ -68,6 +68,8 @@ MILLISECONDS = {"acac": 30.0, "3bpa": 60.0, "qm7x": 30.0, "reactive": 20.0}
 N_BOOTSTRAPS = 4000
 FEWEST_SEEDS = 3
 """For an interval."""
+UNDETERMINED = 0.01
+"""Share of bootstraps in which the errors of random may fail to fall with the number of labels."""
 
 
 def n_steps(n_labels: int) -> int:
@@ -276,16 +278,18 @@ def times(
     ratio = labels_needed(sizes, random.mean(0), errors.mean()) / n_labels
     drawn = np.random.default_rng(0).integers(len(seeds), size=(N_BOOTSTRAPS, len(seeds)))
     ratios = [labels_needed(sizes, random[rows].mean(0), errors[rows].mean()) / n_labels for rows in drawn]
-    bounds = np.quantile(ratios, (0.025, 0.975), method="nearest")
+    if np.isnan([ratio, *ratios]).mean() > UNDETERMINED:
+        return "not determined"
+    bounds = np.nanquantile(ratios, (0.025, 0.975), method="nearest")
     beyond = max(sizes) / n_labels
     shown = [f"> {beyond:.2f}" if value > beyond else f"{value:.2f}" for value in (ratio, *bounds)]
     return "{} ({} to {})".format(*shown) if len(seeds) >= FEWEST_SEEDS else shown[0]
 
 
 def labels_needed(sizes: Sequence[int], random: np.ndarray, error: float) -> float:
-    """Where a power law through the errors of random comes down to an error; infinite if it does not fall."""
+    """Where a power law through the errors of random comes down to an error; NaN if it does not fall."""
     slope, intercept = np.polyfit(np.log(sizes), np.log(random), 1)
-    return float(np.exp((np.log(error) - intercept) / slope)) if slope < 0 else np.inf
+    return float(np.exp((np.log(error) - intercept) / slope)) if slope < 0 else np.nan
 
 
 def _interval(values: Sequence[float], name: str) -> str:
