@@ -25,8 +25,8 @@ Protocol, written before the test sets were looked at. ``rare_pool_data.py`` say
 
 Errors are mean absolute errors of force components. ``overall`` is the mean of those of the common and of the rare test
 set. The labels that random needs for an error follow from a power law through its errors at 60, 90 and 120 labels,
-as many of these as are there, at least two; where they do not fall, nothing is determined. Intervals: 95 % of 4,000 bootstraps over seeds, all figures of a seed
-together. With five seeds they are too narrow rather than too wide.
+as many of these as are there, at least two; where they do not fall, nothing is determined. Intervals: 95 % of 4,000
+bootstraps over seeds, all figures of a seed together. With five seeds they are too narrow rather than too wide.
 
 Every cell (pool, seed, selector, labels) is a folder with ``cell.json``; the same command resumes.
 """
