@@ -3,7 +3,9 @@
 python benchmarks/rare_pools.py run runs/rare_pools --pools acac --selectors random max_det stratified [--dry-run]
 python benchmarks/rare_pools.py table runs/rare_pools
 
-Protocol, written before the test sets were looked at. ``rare_pool_data.py`` says what the pools are.
+Protocol, written before the cells of these seeds were run. ``rare_pool_data.py`` says what the pools are. One trial on
+another seed of acac came before: after it the LNK got ``variance_labels: energy``. That a figure is not determined
+where errors of random do not fall was added when the first seeds were known.
 
 - Start: 30 labelled structures of the common part. Pool: 300 common (reactive: 2,000) and 30 rare structures.
 - Round: pick 30 of the pool, at once, with the model of the round before; train from scratch on all labels. Two rounds:
