@@ -51,6 +51,21 @@ def read_config(
     return validated(model, content, name)
 
 
+def with_unnamed(config: Config, values: Mapping[str, Any]) -> Config:
+    """A copy with values by ``section.key`` of settings that nobody has named; keys that do not exist are left out."""
+    for name, value in values.items():
+        section, _, rest = name.partition(".")
+        if section not in type(config).model_fields:
+            continue
+        if rest:
+            config = config.model_copy(update={section: with_unnamed(getattr(config, section), {rest: value})})
+        elif section not in config.model_fields_set:
+            copied = config.model_copy(update={section: value})
+            copied.model_fields_set.discard(section)
+            config = copied
+    return config
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = _parsed(path.read_text(encoding="utf-8"), str(path))

@@ -147,7 +147,7 @@ def test_the_report_is_one_file_that_shows_the_picks(whole: CampaignResult) -> N
     for frame, atoms in zip(data["sets"][0]["frames"], picked, strict=True):
         std = np.sqrt(np.mean(atoms.arrays["forces_uncertainty"] ** 2, axis=1))
         np.testing.assert_allclose(frame["std"], std, rtol=1e-6)
-    assert page.count("its label takes away") == 5
+    assert page.count("earlier choices leave") == 5
     assert page.count("drawn at random from the exploration, and held out") == 1
     assert "Last limit on force σ: " in page
 
@@ -426,3 +426,16 @@ def test_the_old_name_of_the_limit_is_read(whole: CampaignResult, tmp_path: Path
     directory.claim(settings(whole.directory.parent), force=False)
     with pytest.raises(ConfigError, match=r"explore\.trust_below: was auto, now 0\.3"):
         directory.claim(settings(whole.directory.parent, explore={"trust_below": 0.3}), force=False)
+
+
+def test_a_campaign_keeps_its_method_if_the_settings_name_none(whole: CampaignResult, tmp_path: Path) -> None:
+    """The default of version 0.1 was another, and costs did not count."""
+    content = json.loads((whole.directory / "campaign.json").read_text())
+    content["settings"]["select.method"] = "variance_reduction"
+    del content["settings"]["select.cost_power"]
+    (tmp_path / "campaign.json").write_text(json.dumps(content))
+    config = settings(whole.directory.parent)
+    resumed = Directory(tmp_path).claim(config, force=False)
+    assert (config.select.method, resumed.select.method) == ("max_det", "variance_reduction")
+    with pytest.raises(ConfigError, match=r"select\.method: was variance_reduction, now max_det"):
+        Directory(tmp_path).claim(settings(whole.directory.parent, select={"method": "max_det"}), force=False)

@@ -1,5 +1,7 @@
 """Selection: the gain of every label against a fit with that label in it, and what is chosen from a pool."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -8,11 +10,13 @@ from ase import Atoms
 from conftest import Trained
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import DataError
-from sigmaff.heads import LNK, LLPRConfig, LNKConfig, ShallowEnsembleConfig
+from sigmaff.heads import LNK, LatentDistanceConfig, LLPRConfig, LNKConfig
+from sigmaff.heads.lnk.head import LabelNoise
 from sigmaff.heads.observations import RowLimit
 from sigmaff.heads.posterior import Moments
-from sigmaff.learning.config import SelectConfig
-from sigmaff.learning.selection import greedy, largest_std, select, structure_rows
+from sigmaff.learning.config import SelectConfig, SelectionMethod
+from sigmaff.learning.selection import largest_std, replaced_method, select
+from sigmaff.learning.variance_reduction import StructureRows, greedy, structure_rows
 from sigmaff.models import Potential
 from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.simulation import predict_structures
@@ -65,28 +69,20 @@ def force_variance(potential: Potential, covariance: torch.Tensor, pool: GraphDa
     return std.square()
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", ["linear", "llpr"])
 def test_choices_are_those_of_fitting_anew_with_every_candidate(name: str, trained: Trained) -> None:
-    """Two choices, the second given the first; gains in the variance that the potential itself then predicts.
-
-    Components count by their σ; a label of a structure of more variance than the median counts that much less.
-    """
+    """Two choices, the second given the first; gains in the variance that the potential itself then predicts."""
     potential = fitted(trained, HEADS[name])
     head, plain = potential.head, trained.potential
     assert isinstance(head, LNK)
-    if name != "llpr":  # which chooses for itself whether force labels count
-        assert (head.force_weight == 0.0) == (name == "energies alone")
     candidates = trained.held_out.subset(range(POOL))
     pool = GraphDataset(candidates, potential.cutoff, torch.float64)
     factor = head.weight_cholesky.detach().tril()
     rows = list(structure_rows(potential, pool))
-    picks = greedy(rows, factor @ factor.T, head.label_noise, 2)
+    picks = greedy(rows, factor @ factor.T, head.label_noise, 2, torch.ones(POOL))
 
     known, left = label_gram(potential, plain, trained.train), set(range(POOL))
-    parts = force_variance(potential, factor @ factor.T, pool).split(pool.n_atoms.tolist())
-    of_each = torch.stack([part.mean() for part in parts])
-    counts = torch.clamp(of_each.median() / of_each, max=1.0)
-    grams = [counts[k] * label_gram(potential, plain, candidates.subset([k])) for k in range(POOL)]
+    grams = [label_gram(potential, plain, candidates.subset([k])) for k in range(POOL)]
     for index, gain in picks:
         before = force_variance(potential, refit(potential, known), pool)
         after = {k: force_variance(potential, refit(potential, known + grams[k]), pool) for k in left}
@@ -96,6 +92,40 @@ def test_choices_are_those_of_fitting_anew_with_every_candidate(name: str, train
         assert gain == pytest.approx(shares[index], rel=1e-4, abs=1e-9)
         left.remove(index)
         known = known + grams[index]
+
+
+@pytest.mark.parametrize("force_noise", [0.3, None])
+def test_a_label_takes_the_residual_of_its_own_structure_and_no_other(force_noise: float | None) -> None:
+    """Against the joint normal distribution of weights, residuals and labels, conditioned densely."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    rows = [
+        StructureRows(
+            energy=normal(4), energy_residual=normal(1)[0].square(), forces=normal(6, 4), residual=normal(6).square()
+        )
+        for _ in range(5)
+    ]
+    prior = normal(4, 4)
+    prior = prior @ prior.T
+    noise = LabelNoise(0.1, force_noise)
+    [(index, gain), *_] = greedy(rows, prior, noise, 2, torch.ones(5))
+    forces, residual = torch.cat([part.forces for part in rows]), torch.cat([part.residual for part in rows])
+    variance = (forces @ prior @ forces.T).diagonal() + residual
+    shares = []
+    for k, part in enumerate(rows):
+        label, spread = part.energy[None], part.energy_residual[None] + noise.energy
+        if noise.forces is not None:
+            label, spread = torch.cat([label, part.forces]), torch.cat([spread, part.residual + noise.forces])
+        after = torch.linalg.inv(torch.linalg.inv(prior) + label.T @ torch.diag(1.0 / spread) @ label)
+        left = residual.clone()
+        left[6 * k : 6 * k + 6] = 0.0
+        left = (forces @ after @ forces.T).diagonal() + left
+        shares.append(float(((variance - left) / variance.sqrt()).sum() / variance.sqrt().sum()))
+    assert index == int(np.argmax(shares))
+    assert gain == pytest.approx(max(shares), rel=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +156,16 @@ def test_of_two_structures_that_are_alike_one_is_enough(lnk: Potential, candidat
     for atoms in boosted[:2]:
         atoms.arrays["forces_uncertainty"] = atoms.arrays["forces_uncertainty"] + 10.0
     assert set(chosen(lnk, boosted, n=2, method="sigma")) == {0, 1}
-    assert len({0, 1} & set(chosen(lnk, boosted, n=2))) <= 1
+    for method in ("max_det", "k_centre", "variance_reduction"):
+        assert len({0, 1} & set(chosen(lnk, boosted, n=2, method=method))) <= 1
 
 
 def test_every_label_takes_a_share_of_the_variance(lnk: Potential, candidates: list[Atoms]) -> None:
-    picks = select(lnk, candidates, SelectConfig(n=13), limit=None, rng=np.random.default_rng(0))
+    config = SelectConfig(n=13, method="variance_reduction")
+    picks = select(lnk, candidates, config, limit=None, rng=np.random.default_rng(0))
     shares = [pick.variance_share or 0.0 for pick in picks]
     assert len({pick.index for pick in picks}) == 13
     assert all(0 < share < 1 for share in shares)
-    assert shares[0] == max(shares)
 
 
 def test_largest_sigma_first(lnk: Potential, candidates: list[Atoms]) -> None:
@@ -142,7 +173,7 @@ def test_largest_sigma_first(lnk: Potential, candidates: list[Atoms]) -> None:
     assert chosen(lnk, candidates, n=5, method="sigma") == np.argsort(std)[::-1][:5].tolist()
 
 
-@pytest.mark.parametrize("method", ["sigma", "variance_reduction"])
+@pytest.mark.parametrize("method", ["sigma", "max_det", "k_centre", "variance_reduction"])
 def test_candidates_outside_of_the_window_are_left_out(method: str, lnk: Potential, candidates: list[Atoms]) -> None:
     std = np.array([largest_std(atoms) for atoms in candidates])
     limit = float(np.median(std))
@@ -159,15 +190,36 @@ def test_random_choices_do_not_look_at_sigma(lnk: Potential, candidates: list[At
 
 
 def test_no_more_are_compared_than_allowed(lnk: Potential, candidates: list[Atoms]) -> None:
-    assert len(chosen(lnk, candidates, n=10, max_candidates=4)) == 4
+    assert len(chosen(lnk, candidates, n=10, method="variance_reduction", max_candidates=4)) == 4
 
 
-def test_other_heads_go_by_sigma(lnk: Potential, trained: Trained, candidates: list[Atoms]) -> None:
-    other = fitted(trained, ShallowEnsembleConfig(n_members=8, n_steps=20))
-    assert chosen(other, candidates, n=5) == chosen(other, candidates, n=5, method="sigma")
+@pytest.mark.parametrize("method", ["max_det", "k_centre", "variance_reduction"])
+def test_heads_without_a_covariance_go_by_sigma_and_say_so(
+    method: SelectionMethod, trained: Trained, candidates: list[Atoms]
+) -> None:
+    other = fitted(trained, LatentDistanceConfig())
+    assert chosen(other, candidates, n=5, method=method) == chosen(other, candidates, n=5, method="sigma")
+    assert f"which {method} needs: selecting by largest force σ (sigma) instead" in str(replaced_method(other, method))
 
 
-def test_without_sigma_there_is_nothing_to_select_by(lnk: Potential, candidates: list[Atoms]) -> None:
+def test_methods_that_a_model_can_select_by_are_not_replaced(lnk: Potential) -> None:
+    assert all(replaced_method(lnk, method) is None for method in get_args(SelectionMethod))
+
+
+@pytest.mark.parametrize("method", ["max_det", "k_centre", "variance_reduction"])
+def test_costs_count_only_where_sizes_differ(method: str, lnk: Potential, candidates: list[Atoms]) -> None:
+    """Of ethanol and water, a steep power takes water first; of ethanol alone no molecule is cheaper."""
+    ethanol = [atoms for atoms in candidates if len(atoms) == 9]
+    equal = [chosen(lnk, ethanol, n=4, method=method, cost_power=power) for power in (0.0, 3.0)]
+    assert equal[0] == equal[1]
+    water = {index for index, atoms in enumerate(candidates) if len(atoms) == 3}
+    assert set(chosen(lnk, candidates, n=len(water), method=method, cost_power=100.0)) == water
+
+
+def test_sigma_and_a_window_need_sigma_and_nothing_else_does(lnk: Potential, candidates: list[Atoms]) -> None:
     bare = [Atoms(atoms.numbers, atoms.positions) for atoms in candidates]
-    with pytest.raises(DataError, match="no σ of forces to select by"):
-        chosen(lnk, bare, n=3)
+    for method in ("max_det", "k_centre", "variance_reduction"):
+        assert chosen(lnk, bare, n=5, method=method) == chosen(lnk, candidates, n=5, method=method)
+    for limit, method in ((None, "sigma"), (1.0, "max_det")):
+        with pytest.raises(DataError, match="no σ of forces to select by"):
+            chosen(lnk, bare, limit, n=3, method=method)

@@ -43,9 +43,15 @@ def select(
     output: Annotated[Path, typer.Option("--output", "-o", help="file to write, .extxyz", show_default=False)],
     n: Annotated[int, typer.Option("--number", "-n", min=1, help="number of structures to select")] = 50,
     method: Annotated[
-        Literal["variance_reduction", "sigma", "random"],
-        typer.Option(help="largest reduction of the force variance, largest force σ, or random"),
-    ] = "variance_reduction",
+        Literal["max_det", "k_centre", "variance_reduction", "sigma", "random"],
+        typer.Option(
+            help="largest energy variance given earlier choices (max_det), farthest from earlier choices (k_centre), "
+            "largest reduction of the force variance, largest force σ, or random"
+        ),
+    ] = "max_det",
+    cost_power: Annotated[
+        float, typer.Option(min=0.0, help="divide the gain of a label by (number of atoms)**power; 0: equal costs")
+    ] = 1.0,
     lower: Annotated[float, typer.Option(min=0.0, help="eV/Å; ignore structures with smaller force σ")] = 0.0,
     upper: Annotated[float | None, typer.Option(help="eV/Å; ignore structures with larger force σ")] = None,
     seed: Seed = 0,
@@ -62,19 +68,22 @@ def select(
     from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.learning import SelectConfig
     from sigmaff.learning import select as choose
+    from sigmaff.learning.selection import replaced_method
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
     refuse_overwrites([output], force)
     if output_format(output)[1] != "arrays":
         raise SigmaffError(f"{output}: selected structures are written as .extxyz, which keeps σ of every atom")
     window = {"lower": lower, "upper": np.inf if upper is None else upper}
-    settings = validated(SelectConfig, {"n": n, "method": method} | window, "select")
+    settings = validated(SelectConfig, {"n": n, "method": method, "cost_power": cost_power} | window, "select")
     loaded = sf.load(model, device=device)
     structures = read_structures(Reading(**context.obj).unlabelled(pool))
     with progress() as terminal:
         terminal.stage("predicting σ of the candidates")
         dataset = dataset_for(loaded, structures)
         frames = predict_structures(loaded, dataset, 64, "auto", terminal)
+        if words := replaced_method(loaded, settings.method):
+            terminal.warn(words)
         terminal.stage("selecting")
         picks = choose(loaded, frames, settings, limit=1.0, rng=np.random.default_rng(seed))
     write_structures(output, [frames[pick.index] for pick in picks], force=force)

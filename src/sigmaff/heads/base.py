@@ -79,6 +79,8 @@ class HeadSettings(Settings):
         return self
 
 
+FORMER_DEFAULTS = {"model.head.variance_labels": "energy+forces", "model.head.distance_aware": False}
+"""Of settings whose default is another now: a run that began with them keeps them."""
 SAMPLING = ("model.head.n_samples", "model.head.draws")
 """Settings that decide how force σ is sampled and nothing of how a model is made: with others, its run resumes."""
 

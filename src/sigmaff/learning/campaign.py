@@ -24,7 +24,7 @@ from sigmaff.learning.fit import fit_round
 from sigmaff.learning.labels import engine_calls, keep_label, label_round, labelled_in, labels_so_far, set_aside
 from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
 from sigmaff.learning.report import fresh_errors, write_campaign_report
-from sigmaff.learning.selection import in_window, largest_std, select
+from sigmaff.learning.selection import Pick, in_window, largest_std, possible_method, replaced_method, select
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures
@@ -65,7 +65,7 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
     directory = Directory(config.output)
     try:
         with directory.folder.lock(), ExitStack() as stack:
-            directory.claim(config, force=force)
+            config = directory.claim(config, force=force)
             client = cache(lambda: stack.enter_context(workers(config.cluster)))
             return _Campaign(Context(config, listener or Listener(), client), directory).run()
     except KeyboardInterrupt as interrupt:
@@ -147,11 +147,15 @@ class _Campaign:
         if not explored.is_promised(self.config.explore.trust_below):
             settings = settings.model_copy(update={"lower": 0.0})
         limit = None if explored.limit is None else explored.limit.value
-        picks = select(load(round_.before.model), rest, settings, limit=limit, rng=self._rng(round_.number, 2))
+        model = load(round_.before.model)
+        if words := replaced_method(model, settings.method):
+            self.listener.warn(f"round {round_.number}: {words}")
+        picks = select(model, rest, settings, limit=limit, rng=self._rng(round_.number, 2))
         if not picks and n > n_drawn:
             return []
-        chosen = [_explained(rest[pick.index], settings.method, pick.variance_share) for pick in picks]
-        held_out = [_explained(atoms, "random", None, held_out=True) for atoms in drawn]
+        method = possible_method(model, settings.method)
+        chosen = [_explained(rest[pick.index], method, pick) for pick in picks]
+        held_out = [_explained(atoms, "random", held_out=True) for atoms in drawn]
         words = "" if settings.method == "random" else f" of {len(in_window(rest, settings, limit))} that qualify"
         self.listener.stage(f"round {round_.number}: {len(picks)}{words}, and {n_drawn} at random to hold out")
         if chosen or held_out:
@@ -220,9 +224,11 @@ class _Campaign:
         return np.random.default_rng([self.config.seed, number, purpose])
 
 
-def _explained(atoms: Atoms, method: SelectionMethod, variance_share: float | None, *, held_out: bool = False) -> Atoms:
+def _explained(atoms: Atoms, method: SelectionMethod, pick: Pick | None = None, *, held_out: bool = False) -> Atoms:
     """The structure, with why it is labelled in its ``info``."""
-    figures = {"largest_std": largest_std(atoms), "variance_share": variance_share}
+    figures = {"largest_std": largest_std(atoms)}
+    if pick is not None:
+        figures |= {"variance_left": pick.variance_left, "variance_share": pick.variance_share}
     atoms.info |= {"method": method, "held_out": held_out}
     atoms.info |= {name: value for name, value in figures.items() if value is not None}
     return atoms

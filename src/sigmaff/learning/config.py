@@ -15,7 +15,7 @@ from sigmaff.simulation.md import DynamicsConfig, Limit, MDConfig
 from sigmaff.tasks import ClusterConfig
 from sigmaff.training import TrainingConfig
 
-SelectionMethod = Literal["variance_reduction", "sigma", "random"]
+SelectionMethod = Literal["max_det", "k_centre", "variance_reduction", "sigma", "random"]
 FREE: dict[str, Any] = {"output": True, "cluster": True, "stop": True, "engine": {"time_limit"}}
 """Settings that may change when a campaign is resumed: they decide when it ends and where it runs."""
 
@@ -93,10 +93,17 @@ class SelectConfig(Settings):
 
     n: int = Field(default=10, ge=1, description="labels per round, those to hold out included")
     method: SelectionMethod = Field(
-        default="variance_reduction",
-        description="variance_reduction: one by one the candidate whose label removes the largest share of the force "
-        "variance, averaged over all candidates by σ (heads other than LNK and LLPR: as sigma); sigma: largest force "
-        "σ; random: any candidates",
+        default="max_det",
+        description="max_det: one by one the candidate of largest energy variance, given those chosen before; "
+        "k_centre: the one farthest from those chosen before; variance_reduction (LNK, LLPR): the one whose label "
+        "removes the largest share of the force variance, averaged over all candidates by σ; sigma: largest force σ, "
+        "also where a model lacks what a method needs; random: any candidates",
+    )
+    cost_power: float = Field(
+        default=1.0,
+        ge=0,
+        description="max_det, k_centre, variance_reduction: gain is divided by (number of atoms)**cost_power; 0: all "
+        "labels cost the same",
     )
     lower: float = Field(
         default=0.5, ge=0, description="skip candidates of smaller σ; in units of the limit on σ, once it is guaranteed"

@@ -11,10 +11,12 @@ import ase.io
 from ase import Atoms
 from pydantic import BeforeValidator, Field
 
+from sigmaff.config import with_unnamed
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
-from sigmaff.heads.base import SAMPLING
-from sigmaff.learning.config import FREE, CampaignConfig
+from sigmaff.heads import LNKConfig
+from sigmaff.heads.base import FORMER_DEFAULTS, SAMPLING
+from sigmaff.learning.config import FREE, CampaignConfig, SelectConfig
 from sigmaff.progress import Listener
 
 if TYPE_CHECKING:
@@ -69,16 +71,24 @@ class Round:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
 
 
-def _current_names(settings: Any) -> Any:
-    """Settings under the names of this version."""
+FORMER = {"select.method": "variance_reduction"} | FORMER_DEFAULTS
+
+
+def _current(settings: Any) -> Any:
+    """Settings of this version: old names replaced, and defaults for those that did not exist."""
+    if not isinstance(settings, dict):
+        return settings
     renamed = {"explore.stop_above": "explore.trust_below"}
-    return {renamed.get(key, key): value for key, value in settings.items()} if isinstance(settings, dict) else settings
+    added = {"select.cost_power": SelectConfig().cost_power}
+    if settings.get("model.head.name") == "lnk":
+        added |= {"model.head.distance_aware": False, "model.head.distance_prior": LNKConfig().distance_prior}
+    return added | {renamed.get(key, key): value for key, value in settings.items()}
 
 
 class CampaignFile(RunFile):
     """``campaign.json``: the campaign that a directory belongs to."""
 
-    settings: Annotated[dict[str, Any], BeforeValidator(_current_names)]  # by dotted name
+    settings: Annotated[dict[str, Any], BeforeValidator(_current)]  # by dotted name
     files: dict[str, str]  # SHA-256 of each file of structures
     versions: dict[str, str] = Field(
         default_factory=lambda: {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
@@ -104,8 +114,14 @@ class Directory:
     def round(self, number: int) -> Round:
         return Round(number, self.path / "rounds")
 
-    def claim(self, config: CampaignConfig, *, force: bool) -> None:
-        """Begin or resume the campaign. With ``force`` remove the one that is there."""
+    def claim(self, config: CampaignConfig, *, force: bool) -> CampaignConfig:
+        """Begin or resume the campaign; its settings. With ``force`` remove the one that is there.
+
+        A campaign keeps what the settings do not name and whose default was another when it began.
+        """
+        if self.folder.file.exists() and not force:
+            began = self.folder.read(CampaignFile).settings
+            config = with_unnamed(config, {name: began.get(name, was) for name, was in FORMER.items()})
         campaign = CampaignFile(settings=_decisive(config), files=_digests(config))
         if force and self.folder.file.exists():
             for path in (self.path / name for name in OWN_FILES):
@@ -115,6 +131,7 @@ class Directory:
                     path.unlink(missing_ok=True)
             self.folder.write(campaign)
         self.folder.claim(campaign)
+        return config
 
     def end(self, reason: str | None) -> None:
         """Write the reason why the campaign is over; ``None``: it is not."""

@@ -106,4 +106,7 @@ def _why(atoms: Atoms, index: int) -> str:
     if "variance_share" in atoms.info:
         share = float(atoms.info["variance_share"])
         return f"choice {index + 1}: its label takes away {share:.1%} of the variance of candidates' forces"
+    if "variance_left" in atoms.info:
+        left = float(atoms.info["variance_left"])
+        return f"choice {index + 1}: earlier choices leave {left:.1%} of the variance of its energy"
     return "drawn at random" if atoms.info["method"] == "random" else f"choice {index + 1} by largest force σ"

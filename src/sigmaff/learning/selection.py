@@ -1,52 +1,29 @@
-"""Which structures are worth a label.
+"""Which structures are worth a label: a batch of candidates, chosen by name of a method.
 
-The closed-form LNK is linear in its weights, w ~ N(μ, Σ). A label of structure j adds linear observations of them: an
-energy and, if the fit uses them, the force components. With R_j their rows and N their noise,
+| method | takes, one by one | where |
+|---|---|---|
+| max_det | the largest variance of energy, given those chosen before | ``covariance.py`` |
+| k_centre | the farthest from those chosen before | ``covariance.py`` |
+| variance_reduction | the largest share of the force variance of all candidates | ``variance_reduction.py`` |
+| sigma | the largest force σ of an atom | here |
+| random | any | here |
 
-    Σ' = Σ − Σ R_jᵀ (R_j Σ R_jᵀ + N)⁻¹ R_j Σ
-
-is the posterior after that label, for any value of it. So the effect of a label on σ can be estimated before it is
-computed, and many labels can be chosen one after the other without a training in between. The chosen one takes away
-the largest share of the variance σ² of a force component, on average over all components (rows g) of all candidates,
-weighted by their σ,
-
-    Σ_g σ · g (Σ − Σ') gᵀ / σ² / Σ_g σ = tr(M (Σ − Σ')),   M = Σ_g gᵀg / σ / Σ_g σ,   σ² = g Σ gᵀ + residual
-
-so that near-copies of a chosen structure gain little, and candidates that resemble many others gain most. To first
-order this is twice the share of the mean σ that is taken away, and mean errors scale with σ. Weighted by variance, a
-few distorted structures, which hold most of it, would be chosen even if they say nothing about the others. For the same
-reason N is heuristic: the noise of the fit, but for structures above the median of variance larger in proportion to
-their variance, because what a model knows least it also represents least well. No fit does so. After a fit, less
-variance is left of those structures than Σ' says; where the noise is not enlarged, exactly as much.
-
-| symbol | here |
-|---|---|
-| R_j, in units of its noise | ``_labels`` (n_rows, n_weights) each |
-| g | ``StructureRows.forces`` (3 · n_atoms, n_weights) of each candidate |
-| Σ | ``covariance`` (n_weights, n_weights) |
+The first three look at what was chosen before: near-copies are not chosen twice. They divide the gain of a label by
+its cost, (number of atoms)^``cost_power``. A power of 0 counts all labels alike; so does a pool of equal sizes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from ase import Atoms
-from torch import Tensor
 
-from sigmaff.data import GraphDataset, label_structures
 from sigmaff.errors import DataError
-from sigmaff.graph.ops import unit_displacements
-from sigmaff.heads import LNK
-from sigmaff.heads.lnk.head import LabelNoise
-from sigmaff.heads.observations import slope_rows
-from sigmaff.learning.config import SelectConfig
-from sigmaff.models import Model, Potential
-from sigmaff.models.solve import LabelledObservations
-from sigmaff.simulation import bare_copy
-
-VANISHING = 1e-8
-"""Variance of a force component, over the mean, below which it is rounding."""
+from sigmaff.learning.config import SelectConfig, SelectionMethod
+from sigmaff.learning.covariance import energy_covariance, has_covariance, is_linear, k_centre, max_det
+from sigmaff.learning.variance_reduction import by_variance_reduction
+from sigmaff.models import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +32,8 @@ class Pick:
 
     index: int  # among the candidates
     forces_std: float | None  # eV/Å, largest of an atom
-    variance_share: float | None  # of force components, that its label takes away; None: not computed
-
-
-@dataclass(frozen=True, kw_only=True)
-class StructureRows:
-    """A structure as linear observations of the weights, in the model's normalised unit."""
-
-    energy: Tensor  # (n_weights,)
-    forces: Tensor  # (3 · n_atoms, n_weights)
-    residual: Tensor  # (3 · n_atoms,) variance of forces that the weights leave out: labels do not reduce it
+    variance_left: float | None = None  # share of its energy variance that earlier choices leave; None: not computed
+    variance_share: float | None = None  # of force components, that its label takes away; None: not computed
 
 
 def select(
@@ -78,22 +47,40 @@ def select(
     """At most ``config.n`` of the candidates, in the order of choice.
 
     Arguments:
-        candidates: with the model's σ (``predict_structures``).
+        candidates: with the model's σ of forces (``predict_structures``), which sigma and a window need.
         limit: on the largest force σ of an atom, eV/Å: the unit of the window of σ; ``None``: no window.
     """
-    chosen: Sequence[tuple[int, float | None]]
     if config.method == "random":
-        chosen = [(index, None) for index in rng.permutation(len(candidates))[: config.n].tolist()]
-    else:
-        std = in_window(candidates, config, limit)
-        chosen = [(index, None) for index in sorted(std, key=lambda index: std[index], reverse=True)[: config.n]]
-        is_linear = isinstance(model, Potential) and isinstance(model.head, LNK) and model.head.covariance == "full"
-        if std and is_linear and config.method == "variance_reduction":
-            compared = np.sort(rng.permutation(list(std))[: config.max_candidates]).tolist()
-            chosen = _by_variance(model.potentials[0], candidates, compared, config.n)
-    return [
-        Pick(index=index, forces_std=largest_std(candidates[index]), variance_share=share) for index, share in chosen
-    ]
+        return [_pick(candidates, index) for index in rng.permutation(len(candidates))[: config.n].tolist()]
+    compared, method = in_window(candidates, config, limit), possible_method(model, config.method)
+    if method == "sigma" or not compared:
+        order = sorted(compared, key=lambda index: _known_std(candidates[index]), reverse=True)
+        return [_pick(candidates, index) for index in order[: config.n]]
+    if method == "variance_reduction":
+        compared = np.sort(rng.permutation(compared)[: config.max_candidates]).tolist()
+    among = [candidates[index] for index in compared]
+    sizes = torch.tensor([len(atoms) for atoms in among], dtype=torch.float64, device=model.device)
+    cost = sizes**config.cost_power
+    if method == "variance_reduction":
+        shares = by_variance_reduction(model.potentials[0], among, config.n, cost)
+        return [_pick(candidates, compared[index], variance_share=share) for index, share in shares]
+    batch = max_det if method == "max_det" else k_centre
+    choices = batch(energy_covariance(model, among), config.n, cost)
+    return [_pick(candidates, compared[index], variance_left=left) for index, left in choices]
+
+
+def possible_method(model: Model, method: SelectionMethod) -> SelectionMethod:
+    """The method, or sigma if the model does not have what it needs."""
+    possible = is_linear(model) if method == "variance_reduction" else has_covariance(model)
+    return method if possible or method == "random" else "sigma"
+
+
+def replaced_method(model: Model, method: SelectionMethod) -> str | None:
+    """Words on a method that this model cannot select by; ``None`` if it can."""
+    if possible_method(model, method) == method:
+        return None
+    lacks = "has no covariance of energies" if method != "variance_reduction" else "is not linear in its weights"
+    return f"the model {lacks}, which {method} needs: selecting by largest force σ (sigma) instead"
 
 
 def largest_std(atoms: Atoms) -> float | None:
@@ -102,99 +89,26 @@ def largest_std(atoms: Atoms) -> float | None:
     return None if std is None else float(np.linalg.norm(std, axis=1).max())
 
 
-def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> dict[int, float]:
-    """The candidates that qualify: largest force σ by index, eV/Å."""
-    lower, upper = (0.0, np.inf) if limit is None else (config.lower * limit, config.upper * limit)
-    found = {}
-    for index, std in enumerate(map(largest_std, candidates)):
-        if std is None:
-            raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
-        if lower <= std <= upper:
-            found[index] = std
-    return found
+def in_window(candidates: Sequence[Atoms], config: SelectConfig, limit: float | None) -> list[int]:
+    """The candidates that qualify, by largest force σ of an atom."""
+    if limit is None:
+        return list(range(len(candidates)))
+    lower, upper = config.lower * limit, config.upper * limit
+    return [index for index, atoms in enumerate(candidates) if lower <= _known_std(atoms) <= upper]
 
 
-@torch.no_grad()
-def structure_rows(potential: Potential, dataset: GraphDataset) -> Iterator[StructureRows]:
-    """Rows of each structure, in order. Constants of a head are computed once within ``head.prepared()``."""
-    head = potential.head
-    assert isinstance(head, LNK)
-    for batch in LabelledObservations(potential, dataset).batches():
-        graph, features = batch.graph, batch.embeddings()
-        n_atoms = graph.atoms_per_structure()
-        energy, _ = head.rows(features, graph)
-        directions = unit_displacements(graph.atom_rank(), int(n_atoms.max()), graph.positions.dtype)
-        [(gradient, residual)] = slope_rows(batch, [head], features, directions)
-        forces, residual = -gradient, residual.clamp(min=0.0)
-        for index, n in enumerate((3 * n_atoms).tolist()):
-            yield StructureRows(energy=energy[index], forces=forces[:n, index], residual=residual[:n, index])
+def _known_std(atoms: Atoms) -> float:
+    if (std := largest_std(atoms)) is None:
+        raise DataError("the model gives no σ of forces to select by; select at random, or use a model that has it")
+    return std
 
 
-def greedy(rows: Sequence[StructureRows], covariance: Tensor, noise: LabelNoise, n: int) -> list[tuple[int, float]]:
-    """Indices in the order of choice, each with the share of the variance of forces that its label takes away."""
-    labels = _labels(rows, covariance, noise)
-    forces, residual = torch.cat([part.forces for part in rows]), torch.cat([part.residual for part in rows])
-    picks: list[tuple[int, float]] = []
-    left = list(range(len(rows)))
-    while left and len(picks) < n:
-        weighted = covariance @ _target(forces, residual + _explained(forces, covariance)) @ covariance
-        gains = [_gain(labels[index], covariance, weighted) for index in left]
-        best = int(np.argmax(gains))
-        index = left.pop(best)
-        picks.append((index, gains[best]))
-        covariance = _updated(covariance, labels[index])
-    return picks
-
-
-def _labels(rows: Sequence[StructureRows], covariance: Tensor, noise: LabelNoise) -> list[Tensor]:
-    """The rows that each label adds, in units of their noise."""
-    variances = torch.stack([(part.residual + _explained(part.forces, covariance)).mean() for part in rows])
-    inflation = (variances / variances.median()).clamp(min=1.0)
-    labels = []
-    for part, factor in zip(rows, inflation.sqrt(), strict=True):
-        energy = part.energy[None] / noise.energy**0.5
-        label = energy if noise.forces is None else torch.cat([energy, part.forces / noise.forces**0.5])
-        labels.append(label / factor)
-    return labels
-
-
-def _target(forces: Tensor, variances: Tensor) -> Tensor:
-    """M. Forces that vanish by symmetry have no variance to take away."""
-    counted = variances > VANISHING * variances.mean()
-    std = variances[counted].sqrt()
-    return (forces[counted] / std[:, None]).T @ forces[counted] / std.sum()
-
-
-def _explained(forces: Tensor, covariance: Tensor) -> Tensor:
-    """Variance of forces that comes from that of the weights."""
-    return ((forces @ covariance) * forces).sum(1)
-
-
-def _gain(label: Tensor, covariance: Tensor, weighted: Tensor) -> float:
-    """tr(M (Σ − Σ'))."""
-    return float(torch.trace(torch.linalg.solve(_evidence(label, covariance), label @ weighted @ label.T)))
-
-
-def _updated(covariance: Tensor, label: Tensor) -> Tensor:
-    """Σ'."""
-    crossed = label @ covariance
-    updated = covariance - crossed.T @ torch.linalg.solve(_evidence(label, covariance), crossed)
-    return 0.5 * (updated + updated.T)
-
-
-def _evidence(label: Tensor, covariance: Tensor) -> Tensor:
-    """R Σ Rᵀ + N, in units of the noise."""
-    return label @ covariance @ label.T + torch.eye(len(label), dtype=label.dtype, device=label.device)
-
-
-def _by_variance(
-    potential: Potential, candidates: Sequence[Atoms], compared: Sequence[int], n: int
-) -> list[tuple[int, float]]:
-    head = potential.head
-    assert isinstance(head, LNK)
-    structures = label_structures([bare_copy(candidates[index]) for index in compared], ())
-    with torch.no_grad(), head.prepared():
-        rows = list(structure_rows(potential, GraphDataset(structures, potential.cutoff, potential.dtype)))
-        factor = head.weight_cholesky.tril()
-        picks = greedy(rows, factor @ factor.T, head.label_noise, n)
-    return [(compared[index], gain) for index, gain in picks]
+def _pick(
+    candidates: Sequence[Atoms], index: int, *, variance_left: float | None = None, variance_share: float | None = None
+) -> Pick:
+    return Pick(
+        index=index,
+        forces_std=largest_std(candidates[index]),
+        variance_left=variance_left,
+        variance_share=variance_share,
+    )

@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sigmaff.config import with_unnamed
 from sigmaff.data import Split
-from sigmaff.files import changes, file_digest, refuse_changes
+from sigmaff.files import changes, file_digest, flatten, refuse_changes
+from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.file import read_header
 from sigmaff.models.record import RunRecord, SplitRecord
 from sigmaff.runs.config import RunConfig
@@ -48,10 +50,13 @@ def _decisive(config: RunConfig) -> dict[str, Any]:
 
 def _changes(record: RunRecord, config: RunConfig) -> list[str]:
     """The settings and data that decide the model and have changed."""
+    recorded = flatten(record.config or {})
+    began = {name: recorded.get(name, was) for name, was in FORMER_DEFAULTS.items()}
     try:
-        before = _decisive(RunConfig.model_validate(record.config))
+        before = _decisive(with_unnamed(RunConfig.model_validate(record.config), began))
     except ValidationError:
         return ["its settings are not recorded, or not those of this version of sigmaff"]
+    config = with_unnamed(config, began)
     path = config.data.source.path
     digest = file_digest(path) if path.is_file() else record.data_sha256
     return changes(before | {str(path): record.data_sha256}, _decisive(config) | {str(path): digest})
