@@ -10,9 +10,9 @@ Protocol, written before a scan was looked at. Each molecule of the training set
 - dilation: all coordinates grow by a factor of 1.05 to 5 about the centre;
 - compression: they shrink by a factor of 0.95 to 0.8.
 
-A bond, a dilation and a compression of a molecule are a scan each: nine frames or so on one path, so intervals are by
-bootstrap over scans. Labels are by closed-shell GFN2-xTB, also where a bond is broken: what does not converge has no
-label and is left out and counted. The scans of a set are made once, into a file.
+A bond, a dilation and a compression of a molecule are a scan each: several frames on one path, so intervals are by
+bootstrap over scans, over those that have such an error. Labels are by closed-shell GFN2-xTB, also where a bond is
+broken: what does not converge has no label and is left out and counted. The scans of a set are made once, into a file.
 
 Heads are solved and all σ calibrated on training and validation structures alone: thermal frames without a broken bond.
 For each contender, by its own errors:

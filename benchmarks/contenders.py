@@ -121,8 +121,9 @@ class Measure:
     statistic: Statistic
 
     def found(self) -> dict[str, Any]:
-        """Value and 95 % interval."""
-        low, high = metrics.bootstrap(self.statistic, self.rows, n_resamples=N_RESAMPLES)
+        """Value and 95 % interval; rows that are NaN throughout are not drawn."""
+        rows = self.rows[~np.isnan(self.rows).all(axis=1)]
+        low, high = metrics.bootstrap(self.statistic, rows, n_resamples=N_RESAMPLES) if len(rows) else (np.nan, np.nan)
         return {"value": known(self.statistic(self.rows)), "interval": [known(low), known(high)]}
 
     def minus(self, other: "Measure") -> dict[str, Any]:
