@@ -114,7 +114,7 @@ def main() -> None:
     prepare()
     with progress() as terminal:
         found = contenders("water", options, terminal)
-        if found is None or found.parts["test"] is None:
+        if found is None:
             raise SystemExit("first: python benchmarks/networks.py FOLDER --sets water")
         test = found.parts["test"].structures
         chosen = [test[i] for i in np.linspace(0, len(test) - 1, options.frames).round().astype(int)]

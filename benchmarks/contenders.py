@@ -1,7 +1,11 @@
 """What competes in a table: LNK heads solved on one network of ``networks.py``, and the ensemble of all its seeds.
 
 All are calibrated on the same validation structures in the same way. A head is solved on seed 0 with the training part
-of the split in the model's record; its settings are chosen on the validation part. Nothing here reads a test set.
+of the split in the model's record; its settings are chosen on the validation part. Nothing here looks at a test set.
+
+python benchmarks/contenders.py networks --heads "{lnk: {}, plain: {distance_aware: false}}"
+
+prints what each fit chose, and the calibrations.
 """
 
 import argparse
@@ -12,9 +16,12 @@ from typing import Any
 
 import numpy as np
 import yaml
-from networks import data_of
+from machine import prepare, progress
+from networks import SETS, data_of
 
+from sigmaff.config import validated
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, read_structures
+from sigmaff.errors import ConfigError
 from sigmaff.evaluation import metrics
 from sigmaff.evaluation.calibration import CALIBRATION_METHODS
 from sigmaff.evaluation.datasets import calibrate
@@ -52,7 +59,10 @@ def heads(text: str) -> dict[str, LNKConfig]:
     content = yaml.safe_load(Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text)
     if not isinstance(content, dict) or not content:
         raise argparse.ArgumentTypeError(f"{text}: give names with settings, such as 'lnk: {{}}'")
-    return {str(name): LNKConfig(**(settings or {})) for name, settings in content.items()}
+    try:
+        return {str(name): validated(LNKConfig, settings or {}, str(name)) for name, settings in content.items()}
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +71,7 @@ class Contenders:
 
     models: dict[str, Model]
     ensemble: str | None  # its name; None: fewer than two networks are there
-    parts: dict[str, LabelledStructures | None]  # train, validation, test; None: empty
+    parts: dict[str, LabelledStructures]  # those of train, validation and test that are not empty
     chosen: dict[str, str]  # for people: settings of each head that the fit chose
 
     @property
@@ -83,9 +93,7 @@ def contenders(name: str, options: argparse.Namespace, listener: Listener) -> Co
         return None
     parts = split_parts(paths[0], data_of(name, options.folder))
     potentials = [load_potential(path) for path in paths if path.exists()]
-    assert parts["train"] is not None
-    assert parts["validation"] is not None
-    train, validation = (GraphDataset(parts[part], potentials[0].cutoff) for part in ("train", "validation"))
+    train, validation = (GraphDataset(own, potentials[0].cutoff) for own in (parts["train"], parts["validation"]))
     models: dict[str, Model] = {}
     chosen = {}
     for head, config in options.heads.items():
@@ -100,14 +108,14 @@ def contenders(name: str, options: argparse.Namespace, listener: Listener) -> Co
     return Contenders(models=models, ensemble=ensemble, parts=parts, chosen=chosen)
 
 
-def split_parts(model: Path, data: Path) -> dict[str, LabelledStructures | None]:
-    """The data of a network by the split of its record."""
+def split_parts(model: Path, data: Path) -> dict[str, LabelledStructures]:
+    """The data of a network by the split of its record, without empty parts."""
     record = load(model).record
     if record.split is None or file_digest(data) != record.data_sha256:
         raise SystemExit(f"{data} is not what {model} was trained on")
     structures = read_structures(DataSource(path=data))
     indices = {part: getattr(record.split, part) for part in PARTS}
-    return {part: structures.subset(index) if len(index) else None for part, index in indices.items()}
+    return {part: structures.subset(index) for part, index in indices.items() if len(index)}
 
 
 # --- statistics: each is a function of rows, and a row is what was drawn independently
@@ -158,3 +166,22 @@ def finish(options: argparse.Namespace, content: dict[str, Any]) -> None:
     """Write all numbers."""
     settings = {name: config.model_dump(mode="json") for name, config in options.heads.items()}
     write_json(options.output, {"heads": settings, "calibration": options.calibration} | content, force=True)
+
+
+def main() -> None:
+    options = command(__doc__.splitlines()[0], "contenders.json").parse_args()
+    prepare()
+    content = {}
+    for name in SETS:
+        with progress() as terminal:
+            found = contenders(name, options, terminal)
+        if found is not None:
+            content[name] = {"chosen": found.chosen}
+            for contender, model in found.models.items():
+                print(f"{name}, {contender}: {found.chosen.get(contender, '')}")
+                print("".join(f"  {q}: {c}\n" for q, c in model.calibrations._asdict().items() if c is not None))
+    finish(options, content)
+
+
+if __name__ == "__main__":
+    main()

@@ -128,7 +128,6 @@ def numbers(runs: Sequence[PilotRun], others: Sequence[PilotRun] | None, share: 
 
 def compared(found: Contenders, case: tuple[float, float], options: Namespace, listener: Listener) -> dict[str, Any]:
     """All numbers at one temperature."""
-    assert found.parts["test"] is not None
     starts = found.parts["test"].structures
     head = next(iter(found.models))
     content: dict[str, Any] = {"own": {}, "same": {}}
@@ -147,9 +146,9 @@ def compared(found: Contenders, case: tuple[float, float], options: Namespace, l
     for key, seen in (("own", own), ("same", same)):
         for name, kinds in seen.items():
             for kind, runs_seen in kinds.items():
-                other = None if found.ensemble in (None, name) else seen[found.ensemble][FORCE]
+                reference = None if found.ensemble in (None, name) else seen[found.ensemble][FORCE]
                 content[key].setdefault(name, {})[kind] = {
-                    f"{share:g}": numbers(runs_seen, other, share) for share in SHARES
+                    f"{share:g}": numbers(runs_seen, reference, share) for share in SHARES
                 }
     return content
 

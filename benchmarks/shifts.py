@@ -66,7 +66,7 @@ def test_sets(name: str, found: Contenders, folder: Path) -> dict[str, LabelledS
     sets: dict[str, LabelledStructures] = {}
     if name == "ooe":
         sets = out_of_equilibrium(found, folder)
-    elif found.parts["test"] is not None:
+    elif "test" in found.parts:
         sets[TEST] = found.parts["test"]
     for other, (path, has_forces) in OFF.get(name, {}).items():
         labels = ("energy", "forces") if has_forces else ("energy",)
@@ -108,8 +108,11 @@ def measures(evaluation: Evaluation) -> dict[str, Measure]:
         error, std = evaluation.forces_error, evaluation.forces_std
         norms = np.linalg.norm(std, axis=1), np.linalg.norm(error, axis=1)
         found["forces_spearman_atoms"] = ranking(*norms, evaluation.structure_index, evaluation.n_structures)
-        rms = evaluation.structure_rms(std), evaluation.structure_rms(error)
-        found["forces_spearman_structures"] = ranking(*rms, np.arange(rms[0].size), evaluation.n_structures)
+        squared_std, squared_error = (
+            np.bincount(evaluation.structure_index, norm**2) / evaluation.atoms_per_structure for norm in norms
+        )
+        each = np.arange(evaluation.n_structures)
+        found["forces_spearman_structures"] = ranking(squared_std, squared_error, each, each.size)
     return found
 
 
@@ -184,8 +187,8 @@ def auroc_difference(
     found = {}
     for name in first[0]:
         if name in second[0]:
-            pairs = ((one[0][name], one[1][name]) for one in (first, second))
-            value, low, high = metrics.auroc_difference(*pairs)
+            before, after = ((one[0][name], one[1][name]) for one in (first, second))
+            value, low, high = metrics.auroc_difference(before, after)
             found[name] = {"value": value, "interval": [known(low), known(high)]}
     return found
 
