@@ -12,7 +12,8 @@ under which a given share of all runs misses; all have that advantage of hindsig
 until the stop, with a 95 % interval by bootstrap over runs, in which the limit is found anew; paired for differences.
 
 Two tables: each drives its own runs; all watch the runs of the first head, where errors are the same for all and σ
-alone decides. σ is the largest force σ of an atom, or energy σ; beside it a clock and an oracle. Run the same command
+alone decides. σ is the largest force σ of an atom, energy σ, or the largest ``node_energy_std``; beside it a clock and
+an oracle. Run the same command
 again to resume. About 12 minutes on one core with the default numbers.
 """
 
@@ -42,7 +43,7 @@ from sigmaff.simulation.md.risk import largest_limit
 SHARES = (0.05, 0.1, 0.2)
 """Of runs that miss."""
 CHECK_EVERY = 10  # steps
-FORCE, ENERGY = "force σ", "energy σ"
+FORCE, ENERGY, NODE = "force σ", "energy σ", "node σ"
 
 
 # --- runs
@@ -77,12 +78,17 @@ def watched(
     model: Model, runs: Sequence[PilotRun], frames: Sequence[Sequence[Atoms]], listener: Listener
 ) -> dict[str, list[PilotRun]]:
     """The same runs with another σ at their checks, by kind of σ."""
-    found: dict[str, list[PilotRun]] = {FORCE: [], ENERGY: []}
+    found: dict[str, list[PilotRun]] = {}
     for done, (run, own) in enumerate(zip(runs, frames, strict=True), 1):
         predictions = model.predict([Atoms(frame.numbers, frame.positions) for frame in own])
-        stds = [(largest(one.forces_std), float(one.energy_std)) for one in predictions]
-        for kind, values in zip(found, np.array(stds).T, strict=True):
-            found[kind].append(replace(run, forces_std=values))
+        stds = {
+            FORCE: [largest(one.forces_std) for one in predictions],
+            ENERGY: [one.energy_std for one in predictions],
+        }
+        if predictions[0].node_energy_std is not None:
+            stds[NODE] = [one.node_energy_std.max() for one in predictions]
+        for kind, values in stds.items():
+            found.setdefault(kind, []).append(replace(run, forces_std=np.array(values, dtype=np.float64)))
         listener.advance(done, len(runs))
     return found
 
@@ -193,7 +199,7 @@ def main() -> None:
     parser.add_argument("runs_folder", type=Path, help="gets all runs and labels")
     parser.add_argument("--temperature", type=float, nargs="+", default=[600.0, 1000.0], help="K")
     parser.add_argument("--error-above", type=float, nargs="+", default=[0.3, 1.0], help="eV/Å, for each temperature")
-    parser.add_argument("--runs", type=int, default=80)
+    parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--steps", type=int, default=400, help="of 0.5 fs")
     options = parser.parse_args()
     prepare()
