@@ -13,8 +13,8 @@ until the stop, with a 95 % interval by bootstrap over runs, in which the limit 
 
 Two tables: each drives its own runs; all watch the runs of the first head, where errors are the same for all and σ
 alone decides. σ is the largest force σ of an atom, energy σ, or the largest ``node_energy_std``; beside it a clock and
-an oracle. Run the same command
-again to resume. About 12 minutes on one core with the default numbers.
+an oracle. Run the same command again to resume; other settings of the first head need another folder. With the default
+numbers it takes about 10 minutes of one core.
 """
 
 from argparse import Namespace
