@@ -32,31 +32,34 @@ KEYS = {
 }
 
 
-def torn(atoms: Atoms) -> tuple[Atoms, tuple[int, int]]:
-    """The frame with one bond torn, and its hydrogen and oxygen."""
-    hydrogens, oxygens = (np.flatnonzero(atoms.numbers == number) for number in (1, 8))
-    best: tuple[float, Atoms, tuple[int, int]] | None = None
-    for hydrogen in hydrogens:
-        distances = atoms.get_distances(hydrogen, oxygens, mic=True)
-        oxygen = int(oxygens[distances.argmin()])
-        bond = atoms.get_distance(oxygen, hydrogen, mic=True, vector=True)
+def torn(atoms: Atoms) -> tuple[Atoms, int]:
+    """The frame with one bond torn, and its hydrogen."""
+    best: tuple[float, Atoms, int] | None = None
+    for hydrogen in np.flatnonzero(atoms.numbers == 1).tolist():
+        bond = atoms.get_distance(oxygen_of(atoms, hydrogen), hydrogen, mic=True, vector=True)
         pulled = atoms.copy()
         pulled.positions[hydrogen] += PULL * bond / np.linalg.norm(bond)
         others = np.delete(np.arange(len(atoms)), hydrogen)
         room = float(pulled.get_distances(hydrogen, others, mic=True).min())
         if best is None or room > best[0]:
-            best = room, pulled, (int(hydrogen), oxygen)
+            best = room, pulled, hydrogen
     assert best is not None
     return best[1], best[2]
 
 
 def boxes(atoms: Atoms, n: int) -> tuple[Atoms, Atoms, tuple[int, int]]:
     """A box of n × n × n cells, whole and with one bond torn in its first cell."""
-    pulled, pair = torn(atoms)
+    pulled, hydrogen = torn(atoms)
     whole = atoms.repeat((n, n, n))
     broken = whole.copy()
     broken.positions[: len(atoms)] = pulled.positions
-    return whole, broken, pair
+    return whole, broken, (hydrogen, oxygen_of(whole, hydrogen))
+
+
+def oxygen_of(atoms: Atoms, hydrogen: int) -> int:
+    """The nearest; in a repeated box it may be in another cell."""
+    oxygens = np.flatnonzero(atoms.numbers == 8)
+    return int(oxygens[atoms.get_distances(hydrogen, oxygens, mic=True).argmin()])
 
 
 def numbers(found: StructurePrediction, pair: tuple[int, int]) -> dict[str, Any]:
@@ -128,6 +131,10 @@ def main() -> None:
     ]
     print(f"{describe_machine()}\n\nmedians over {options.frames} frames, {options.large} of the large box\n")
     print(table(["", "cells", "", *KEYS], rows))
+    for name, by_box in content.items():
+        torn_std = [[one["forces_std_torn"] for one in states["broken"]] for states in by_box.values()]
+        ratios = [large / small for small, large in zip(torn_std[0], torn_std[-1], strict=False)]
+        print(f"\n{name}: force σ of the torn H, large box over small box, same frames: {cell(ratios)}")
     finish(options, {"water": content, "chosen": found.chosen})
 
 
