@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 from machine import prepare, progress
 from networks import SETS, data_of
@@ -127,6 +128,12 @@ class Measure:
 
     rows: FloatArray  # (n, …)
     statistic: Statistic
+
+    def grouped(self, group: npt.NDArray[np.int64]) -> "Measure":
+        """With the sum of rows of each group as a row, (n,) numbers of groups."""
+        rows = np.zeros((int(group.max()) + 1, self.rows.shape[1]))
+        np.add.at(rows, group, self.rows)
+        return Measure(rows, self.statistic)
 
     def found(self) -> dict[str, Any]:
         """Value and 95 % interval; rows that are NaN throughout are not drawn."""

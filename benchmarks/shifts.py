@@ -19,9 +19,9 @@ At most 300 structures of a set, 20 of water, evenly spaced in their file. Measu
 error / σ, NLL that of the distribution that the calibration reports, coverage that of its intervals. Spearman's
 correlation of σ and absolute error: energies; force components; atoms (norms over components); structures (rms over
 atoms). AUROC, in against off the distribution: energy σ per atom; the rms, the geometric mean and the maximum over
-atoms of force σ; the largest ``node_energy_std``. Intervals are 95 %, by bootstrap over structures, paired for
-differences; of an AUROC by its score interval, of differences of AUROCs by DeLong's variance. They hold for one network
-of each set.
+atoms of force σ; the largest ``node_energy_std``. Intervals are 95 %, by bootstrap over structures (of ooe: over
+molecules), paired for differences; of an AUROC by its score interval, of differences of AUROCs by DeLong's variance,
+structures taken as independent. They hold for one network of each set.
 """
 
 import os
@@ -89,6 +89,12 @@ def out_of_equilibrium(found: Contenders, folder: Path) -> dict[str, LabelledStr
         new = [index for index, atoms in enumerate(structures.structures) if smiles(atoms) not in seen]
         sets[name] = structures.subset(new)
     return sets
+
+
+def independent(structures: LabelledStructures) -> np.ndarray:
+    """Number of the molecule of each structure, (n_structures,); each is its own where molecules have no names."""
+    names = [atoms.info.get("smiles", str(index)) for index, atoms in enumerate(structures.structures)]
+    return np.unique(names, return_inverse=True)[1]
 
 
 def smiles(atoms: Any) -> str:
@@ -211,7 +217,11 @@ def measured(name: str, found: Contenders, options: Namespace, listener: Listene
             head: evaluated(model, structures, f"{name} {other}: {head}", listener)
             for head, model in found.models.items()
         }
-        own = {head: measures(evaluation) for head, evaluation in evaluations.items()}
+        groups = independent(structures)
+        own = {
+            head: {key: measure.grouped(groups) for key, measure in measures(evaluation).items()}
+            for head, evaluation in evaluations.items()
+        }
         seen = {head: scores(evaluation) for head, evaluation in evaluations.items()}
         if other == TEST:
             inside = seen
