@@ -140,6 +140,7 @@ def compared(found: Contenders, case: tuple[float, float], options: Namespace, l
     own = {}
     for name in dict.fromkeys([head, *([] if found.ensemble is None else [found.ensemble])]):
         runs, frames = driven(name, found.models[name], starts, case, options, listener)
+        listener.stage(f"{name} watches")
         own[name] = watched(found.models[name], runs, frames, listener)
         content["own"][name] = {"oracle": oracle(runs), "wrong": sum(run.wrong_at is not None for run in runs)}
         if name == head:
