@@ -31,6 +31,8 @@ class Backbone(nn.Module, ABC):
 
     Config: ClassVar[type[BackboneSettings]]
     max_atomic_number: int = len(chemical_symbols) - 1
+    hidden_layers: tuple[int, ...] = ()
+    """Lengths of the invariant features of an atom after each step, which ``all_layers`` gives."""
 
     def __init__(self, cutoff: float, embedding: Embedding) -> None:
         super().__init__()
@@ -45,6 +47,17 @@ class Backbone(nn.Module, ABC):
     def forward(self, graph: AtomicGraph) -> Tensor:
         """Compute embeddings, (n_atoms, n_blocks · n_features)."""
 
-    def linear_response(self, graph: AtomicGraph) -> LinearResponse:
-        """Embeddings of a graph and their first derivatives, for prediction. A backbone may know a faster way."""
-        return AutomaticResponse(self, graph)
+    def all_layers(self, graph: AtomicGraph) -> Tensor:
+        """Embeddings, and after them the features of ``hidden_layers``, (n_atoms, n_blocks · n_features + their sum).
+
+        A backbone whose embeddings are those of all its layers has no hidden ones.
+        """
+        embeddings: Tensor = self(graph)
+        return embeddings
+
+    def linear_response(self, graph: AtomicGraph, *, all_layers: bool = False) -> LinearResponse:
+        """Embeddings of a graph and their first derivatives, for prediction. A backbone may know a faster way.
+
+        all_layers: with those of hidden layers, as ``all_layers`` gives them.
+        """
+        return AutomaticResponse(self.all_layers if all_layers else self, graph)

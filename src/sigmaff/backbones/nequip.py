@@ -51,6 +51,7 @@ class NequIP(Backbone):
         embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)
         super().__init__(config.cutoff, embedding)
         self.config = config
+        self.hidden_layers = (config.n_features,) * config.n_layers
         self.elements = nn.Buffer(torch.tensor(elements, dtype=torch.int64), persistent=False)
         self.species = nn.Parameter(torch.randn(len(elements), config.n_features))
         self.harmonics = CoupledHarmonics(config.l_max)
@@ -63,15 +64,27 @@ class NequIP(Backbone):
         self.output = nn.Parameter(torch.randn(config.n_features, self.embedding.n_features))
 
     def forward(self, graph: AtomicGraph) -> Tensor:
+        return self._embeddings(self._scalars(graph)[-1])
+
+    def all_layers(self, graph: AtomicGraph) -> Tensor:
+        scalars = self._scalars(graph)
+        return torch.cat([self._embeddings(scalars[-1]), *scalars], dim=-1)
+
+    def _embeddings(self, scalars: Tensor) -> Tensor:
+        return scalars @ self.output / math.sqrt(self.config.n_features)
+
+    def _scalars(self, graph: AtomicGraph) -> list[Tensor]:
+        """Even scalars after each layer."""
         vectors = graph.pair_vectors()
         distance = vectors.norm(dim=-1, keepdim=True)
         harmonics = self.harmonics(vectors / distance)
         species = (graph.atomic_numbers.unsqueeze(-1) == self.elements).to(vectors.dtype)
         species = species / math.sqrt(max(1, len(self.elements)))
-        features = {SCALAR: (species @ self.species).unsqueeze(1)}
+        features, scalars = {SCALAR: (species @ self.species).unsqueeze(1)}, []
         for layer, weights in zip(self.layers, self.radial(distance), strict=True):
             features = layer(features, species, harmonics, weights, graph.pair_index)
-        return features[SCALAR].squeeze(1) @ self.output / math.sqrt(self.config.n_features)
+            scalars.append(features[SCALAR].squeeze(1))
+        return scalars
 
 
 class RadialNetwork(nn.Module):

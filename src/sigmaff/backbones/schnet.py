@@ -41,6 +41,7 @@ class SchNet(Backbone):
         activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))
         super().__init__(config.cutoff, Embedding(n_features=config.n_hidden // 2, activation=activation))
         self.config = config
+        self.hidden_layers = (config.n_hidden,) * config.n_interactions
         self.elements = nn.Embedding(self.max_atomic_number + 1, config.n_hidden)
         self.filters = FilterNetwork(config)
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
@@ -51,19 +52,29 @@ class SchNet(Backbone):
         return [step for step in self.interactions if isinstance(step, Interaction)]
 
     def forward(self, graph: AtomicGraph) -> Tensor:
+        return self.output(self._hidden(graph)[-1])
+
+    def all_layers(self, graph: AtomicGraph) -> Tensor:
+        hidden = self._hidden(graph)
+        return torch.cat([self.output(hidden[-1]), *hidden], dim=-1)
+
+    def _hidden(self, graph: AtomicGraph) -> list[Tensor]:
+        """Features after each interaction."""
         features = self.elements(graph.atomic_numbers)
         distance = graph.pair_vectors().norm(dim=-1)
+        hidden = []
         for interaction, weights in zip(self.interactions, self.filters(distance), strict=True):
             features = features + interaction(features, weights, graph.pair_index)
-        return self.output(features)
+            hidden.append(features)
+        return hidden
 
-    def linear_response(self, graph: AtomicGraph) -> LinearResponse:
+    def linear_response(self, graph: AtomicGraph, *, all_layers: bool = False) -> LinearResponse:
         dropout = self.filters.activation[1]
         has_masks = isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0
         if has_masks or graph.pair_index.shape[1] == 0:
-            return super().linear_response(graph)
+            return super().linear_response(graph, all_layers=all_layers)
         with torch.no_grad():
-            return SchNetResponse(self, graph)
+            return SchNetResponse(self, graph, all_layers=all_layers)
 
 
 class FilterNetwork(nn.Module):

@@ -10,7 +10,8 @@ a derivative passes back from g = ∂E/∂x, step by step from the last one, as
     ∂E/∂d_ij += Σ_f (∂E/∂s_i ∘ m_j ∘ W′_ij)_f         for both directions of a pair
     g_j ← g_j + L₂ᵀ Σ_i ∂E/∂s_i ∘ W_ij
 
-and forward, from displacements, as ∂s_i = Σ_j (∂m_j ∘ W_ij + m_j ∘ W′_ij ∂d_ij). The second line is one matrix product
+with ∂E/∂x of each hidden layer added to g where that layer is the result of a step, if functions depend on it, and
+forward, from displacements, as ∂s_i = Σ_j (∂m_j ∘ W_ij + m_j ∘ W′_ij ∂d_ij). The second line is one matrix product
 per atom, all derivatives at once. So is, per feature, the sum over neighbours of derivatives, which has the same form
 in both directions: filters as a matrix of the atoms of a structure. Only where few of the atoms are neighbours it is
 the sum over neighbours that it says.
@@ -39,9 +40,9 @@ MAX_ELEMENTS = 2**25
 
 
 class SchNetResponse(LinearResponse):
-    """Of a network without dropout, on a graph with pairs."""
+    """Of a network without dropout, on a graph with pairs; of its last embedding or of all layers."""
 
-    def __init__(self, network: "SchNet", graph: AtomicGraph) -> None:
+    def __init__(self, network: "SchNet", graph: AtomicGraph, *, all_layers: bool = False) -> None:
         self.network, self.graph = network, graph
         self.edges = Edges(graph)
         vectors = graph.pair_vectors()
@@ -50,13 +51,16 @@ class SchNetResponse(LinearResponse):
         self.filters, self.filter_slopes = network.filters.with_slopes(distance)
         self.messages: list[Tensor] = []  # m of each interaction (n_atoms, n_filters)
         self.activation_slopes: list[Tensor] = []  # ssp′ (n_atoms, 1, n_hidden)
-        features = network.elements(graph.atomic_numbers)
+        features, hidden = network.elements(graph.atomic_numbers), []
         for interaction, filters in zip(network.steps, self.filters, strict=True):
             message, updated = interaction.received(features, filters, graph.pair_index)
             features = features + interaction.sent(updated)
             self.messages.append(message)
             self.activation_slopes.append(torch.sigmoid(updated).unsqueeze(1))
-        self._embeddings = network.output(features)
+            hidden.append(features)
+        self.all_layers = all_layers
+        last = network.output(features)
+        self._embeddings = torch.cat([last, *hidden], dim=-1) if all_layers else last
 
     @property
     def embeddings(self) -> Tensor:
@@ -78,15 +82,24 @@ class SchNetResponse(LinearResponse):
 
     @property
     def n_at_once(self) -> int:
-        n_most = max(self.network.config.n_hidden, self.network.config.n_filters, self.edges.n_slots)
+        config, n_given = self.network.config, self._embeddings.shape[-1]
+        n_most = max(config.n_hidden, config.n_filters, self.edges.n_slots, n_given)
         return max(1, MAX_ELEMENTS // (max(self.graph.n_atoms, 1) * n_most))
+
+    @property
+    def _widths(self) -> list[int]:
+        """Of the last embedding and of hidden layers, if those are asked for."""
+        n_last = self.network.embedding.n_features
+        return [n_last, *self.network.hidden_layers] if self.all_layers else [n_last]
 
     def _by_distance(self, cotangents: Tensor) -> Tensor:
         """∂E/∂d of each pair, (k, n_pairs)."""
-        gradient = _mapped(cotangents.transpose(0, 1), self.network.output.weight)
+        by_last, *by_hidden = cotangents.transpose(0, 1).split(self._widths, dim=-1)
+        gradient = _mapped(by_last, self.network.output.weight)
         by_edge = gradient.new_zeros(*gradient.shape[:2], self.edges.n_slots)
         for number in reversed(range(len(self.messages))):
             interaction = self.network.steps[number]
+            gradient = gradient + by_hidden[number] if by_hidden else gradient
             by_update = _mapped(gradient, interaction.output.weight) * self.activation_slopes[number]
             by_sum = _mapped(by_update, interaction.update.weight)
             by_edge.baddbmm_(by_sum, self._sensitivity(number).mT)
@@ -98,6 +111,7 @@ class SchNetResponse(LinearResponse):
         """∂h for changes of distances (c, n_pairs)."""
         of_edge = self.edges.of_pairs(stretched).transpose(0, 1)
         tangents: Tensor | None = None
+        hidden: list[Tensor] = []
         for number in range(len(self.messages)):
             interaction = self.network.steps[number]
             summed = of_edge @ self._sensitivity(number)
@@ -106,8 +120,10 @@ class SchNetResponse(LinearResponse):
             updated = _mapped(summed, interaction.update.weight.T) * self.activation_slopes[number]
             step = _mapped(updated, interaction.output.weight.T)
             tangents = step if tangents is None else tangents + step
+            hidden += [tangents] if self.all_layers else []
         assert tangents is not None
-        return _mapped(tangents, self.network.output.weight.T).transpose(0, 1).contiguous()
+        last = _mapped(tangents, self.network.output.weight.T)
+        return torch.cat([last, *hidden], dim=-1).transpose(0, 1).contiguous()
 
     def _sensitivity(self, number: int) -> Tensor:
         """m_j ∘ W′_ij, the change of s_i with the length of each of its edges, (n_atoms, n_slots, n_filters)."""

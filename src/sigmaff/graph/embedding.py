@@ -13,34 +13,59 @@ class Embedding:
     n_blocks: int = 1  # concatenated embeddings of one atom: a readout uses each of them, a kernel their sum
     activation: nn.Module  # applied to the embedding before the last linear map of the readout
     readout_bias: bool = True  # whether this linear map has a bias
-    n_surroundings: int = 0  # numbers after the embeddings that describe an atom's surroundings and are not learned
+    hidden_layers: tuple[int, ...] = ()  # lengths of the features of hidden layers, which follow the embeddings
+    n_surroundings: int = 0  # numbers after those that describe an atom's surroundings and are not learned
+
+    @property
+    def n_last(self) -> int:
+        """Length of all embeddings of an atom."""
+        return self.n_blocks * self.n_features
+
+    @property
+    def n_learned(self) -> int:
+        """Length of the embeddings and the features of hidden layers."""
+        return self.n_last + sum(self.hidden_layers)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers that ``layer`` counts."""
+        return len(self.hidden_layers) or self.n_blocks
 
     def readout(self, n_outputs: int = 1) -> nn.Linear:
         """Make the last linear map, (..., n_blocks · n_features) -> (..., n_outputs). Its bias starts at zero.
 
         Apply it to activated embeddings.
         """
-        linear = nn.Linear(self.n_blocks * self.n_features, n_outputs, bias=self.readout_bias)
+        linear = nn.Linear(self.n_last, n_outputs, bias=self.readout_bias)
         if self.readout_bias:
             nn.init.zeros_(linear.bias)
         return linear
 
-    def learned(self, node_features: Tensor) -> Tensor:
+    def last(self, node_features: Tensor) -> Tensor:
         """The embeddings alone, (..., n_blocks · n_features)."""
-        return node_features[..., : self.n_blocks * self.n_features] if self.n_surroundings else node_features
+        return node_features[..., : self.n_last] if node_features.shape[-1] > self.n_last else node_features
+
+    def learned(self, node_features: Tensor) -> Tensor:
+        """The embeddings and the features of hidden layers, (..., n_learned)."""
+        return node_features[..., : self.n_learned] if self.n_surroundings else node_features
+
+    def layer(self, node_features: Tensor, number: int) -> Tensor:
+        """Features after one step of the backbone, counted from 1; without hidden layers, one of the embeddings."""
+        if not self.hidden_layers:
+            return self.last(node_features).unflatten(-1, (self.n_blocks, self.n_features))[..., number - 1, :]
+        return node_features[..., self.n_last : self.n_learned].split(self.hidden_layers, dim=-1)[number - 1]
 
     def surroundings(self, node_features: Tensor) -> Tensor:
         """What is not learned, (..., n_surroundings)."""
-        return node_features[..., self.n_blocks * self.n_features :]
+        return node_features[..., self.n_learned :]
 
     def kernel_features(self, node_features: Tensor) -> Tensor:
         """Features that enter a kernel: the sum of an atom's n_blocks embeddings.
 
         Arguments:
-            node_features: (..., n_blocks · n_features).
+            node_features: (..., n_blocks · n_features), or with what follows the embeddings.
 
         Returns (..., n_features).
         """
-        if self.n_blocks == 1:
-            return node_features
-        return node_features.unflatten(-1, (self.n_blocks, self.n_features)).sum(-2)
+        last = self.last(node_features)
+        return last if self.n_blocks == 1 else last.unflatten(-1, (self.n_blocks, self.n_features)).sum(-2)

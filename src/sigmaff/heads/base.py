@@ -1,6 +1,7 @@
 """What every head is: the map from atom embeddings to a distribution over the energy."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -54,6 +55,13 @@ class HeadSettings(Settings):
     """What the settings of all heads have in common."""
 
     name: str
+    unwritten: ClassVar[Mapping[str, Any]] = {}
+    """Values of settings that are not written: those of files and folders of versions without the setting."""
+
+    @model_serializer(mode="wrap")
+    def _without_unwritten(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if (key, value) not in self.unwritten.items()}
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -62,6 +70,11 @@ class HeadSettings(Settings):
     @property
     def wants_surroundings(self) -> bool:
         """Whether the features of an atom include what is not learned (``Embedding.n_surroundings``)."""
+        return False
+
+    @property
+    def wants_layers(self) -> bool:
+        """Whether the features of an atom include those of hidden layers (``Embedding.hidden_layers``)."""
         return False
 
     @property
@@ -92,12 +105,7 @@ class SampledHeadSettings(HeadSettings):
         default="orthogonal",
         description="weights of the samples: orthogonal to each other, which takes fewer samples, or independent",
     )
-
-    @model_serializer(mode="wrap")
-    def _without_former_default(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Files of version 0.1.0 do not name the draws: there they are independent."""
-        written: dict[str, Any] = serialize(self)
-        return {key: value for key, value in written.items() if (key, value) != ("draws", "independent")}
+    unwritten: ClassVar[Mapping[str, Any]] = {"draws": "independent"}
 
 
 class Head(nn.Module, ABC):

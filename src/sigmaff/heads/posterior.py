@@ -8,8 +8,9 @@ the posterior for noise λ (energy noise variance over prior variance) and force
 
     w | data ~ N(U diag(1/(λ + a)) Uᵀ b,  U diag(λ/(λ + a)) Uᵀ)
 
-One eigendecomposition serves all λ. The scale s² of the prior drops out of all of this: it is what makes the
-standardised held-out errors have unit mean square, and is found last.
+One eigendecomposition serves all λ. Where there are fewer rows than weights, it is that of the rows: U then holds the
+directions that they determine, and the covariance is 1 in all others. The scale s² of the prior drops out of all of
+this: it is what makes the standardised held-out errors have unit mean square, and is found last.
 
 Held-out errors determine the noise s²λ, and not λ: on data like the training data σ² tends to s²λ φ·A⁻¹φ for small λ,
 and the score to a constant. So the smallest prior is taken that explains them: the largest λ within one standard error
@@ -19,8 +20,9 @@ beside this, from what its weights mean.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -44,6 +46,7 @@ class Moments:
     """Sufficient statistics of training rows of one kind."""
 
     gram: Tensor  # Σ φφᵀ (n_weights, n_weights)
+    rows: Tensor | None  # φ (count, n_weights), as long as there are fewer of them than weights
     projection: Tensor  # Σ φ r (n_weights,)
     square: float  # Σ r²
     count: int
@@ -51,19 +54,36 @@ class Moments:
     @classmethod
     def empty(cls, n_weights: int) -> Self:
         zeros = torch.zeros(n_weights, n_weights, dtype=torch.float64)
-        return cls(gram=zeros, projection=torch.zeros(n_weights, dtype=torch.float64), square=0.0, count=0)
+        return cls(
+            gram=zeros, rows=zeros[:0], projection=torch.zeros(n_weights, dtype=torch.float64), square=0.0, count=0
+        )
 
     def plus(self, rows: Rows) -> Self:
+        count = self.count + len(rows.targets)
+        few = self.rows is not None and count < len(self.projection)
         return replace(
             self,
+            rows=torch.cat([self.rows, rows.features]) if self.rows is not None and few else None,
             gram=self.gram + rows.features.T @ rows.features,
             projection=self.projection + rows.features.T @ rows.targets,
             square=self.square + float(rows.targets.square().sum()),
-            count=self.count + len(rows.targets),
+            count=count,
         )
 
     def scaled(self, scales: Tensor) -> Self:
-        return replace(self, gram=scales[:, None] * self.gram * scales, projection=scales * self.projection)
+        return replace(
+            self,
+            gram=scales[:, None] * self.gram * scales,
+            rows=None if self.rows is None else scales * self.rows,
+            projection=scales * self.projection,
+        )
+
+    def directions(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues of the gram matrix and their eigenvectors in columns, without those that rows leave at zero."""
+        if self.rows is None:
+            return torch.linalg.eigh(self.gram)
+        _, singular, directions = torch.linalg.svd(self.rows, full_matrices=False)
+        return singular.square(), directions.T
 
 
 class WeightDistribution(Protocol):
@@ -82,41 +102,73 @@ Candidate = TypeVar("Candidate", bound=WeightDistribution)
 class Posterior:
     """Eigenvalues a, eigenvectors U and Uᵀb for one force weight ω, with the noise λ that was chosen."""
 
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-    projection: Tensor
+    eigenvalues: Tensor  # (r,)
+    eigenvectors: Tensor  # (n_weights, r); all others have the eigenvalue 0
+    projection: Tensor  # (r,)
     force_weight: float
     noise: float
+    seen: "WeakKeyDictionary[Rows, tuple[Tensor, Tensor]]" = field(default_factory=WeakKeyDictionary, repr=False)
+    """Of rows, what all λ have in common."""
 
     @property
     def relative_noise(self) -> float:
         """λ in units of the mean eigenvalue."""
-        return self.noise / _typical(self.eigenvalues)
+        return self.noise / _typical(self.eigenvalues, len(self.eigenvectors))
 
     @property
     def mean(self) -> Tensor:
         return self.eigenvectors @ (self.projection / (self.noise + self.eigenvalues))
 
     @property
+    def kept(self) -> Tensor:
+        """λ/(λ + a), the share of the variance of each direction that the labels leave, (r,)."""
+        return self.noise / (self.noise + self.eigenvalues)
+
+    @property
     def covariance(self) -> Tensor:
-        shrinkage = self.noise / (self.noise + self.eigenvalues)
-        return (self.eigenvectors * shrinkage) @ self.eigenvectors.T
+        return self.root @ self.root
+
+    @property
+    def root(self) -> Tensor:
+        """The symmetric root of the covariance."""
+        root = (self.eigenvectors * self.kept.sqrt()) @ self.eigenvectors.T
+        return root if self._is_complete else root + self._others
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.eigenvectors.shape[0] == self.eigenvectors.shape[1]
+
+    @property
+    def _others(self) -> Tensor:
+        """Projector on what no row determines, 1 − U Uᵀ."""
+        identity = torch.eye(len(self.eigenvectors), dtype=self.eigenvectors.dtype, device=self.eigenvectors.device)
+        return identity - self.eigenvectors @ self.eigenvectors.T
 
     def variance(self, rows: Rows) -> Tensor:
         """Predictive variance of each row, noise apart, for a prior of unit scale."""
-        shrinkage = self.noise / (self.noise + self.eigenvalues)
-        explained = (rows.features @ self.eigenvectors).square() @ shrinkage
-        return (rows.residual + explained).clamp(min=torch.finfo(torch.float64).tiny)
+        if rows not in self.seen:
+            self.seen[rows] = self._see(rows)
+        squares, others = self.seen[rows]
+        return (rows.residual + others + squares @ self.kept).clamp(min=torch.finfo(torch.float64).tiny)
+
+    def _see(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Squared components of rows along the eigenvectors, (n_rows, r), and their square beside them, (n_rows,)."""
+        along = rows.features @ self.eigenvectors
+        if self._is_complete:
+            return along.square(), torch.zeros_like(rows.residual)
+        return along.square(), (rows.features - along @ self.eigenvectors.T).square().sum(-1)
 
 
 def posteriors(energy: Moments, forces: Moments, force_weights: Iterable[float]) -> list[Posterior]:
     """One posterior for each force weight and noise."""
     found = []
     for weight in force_weights:
-        gram = energy.gram + weight * forces.gram
-        eigenvalues, eigenvectors = torch.linalg.eigh(gram)
+        rows = energy if weight == 0.0 else replace(energy, rows=None, gram=energy.gram + weight * forces.gram)
+        eigenvalues, eigenvectors = rows.directions()
         projection = eigenvectors.T @ (energy.projection + weight * forces.projection)
         eigenvalues = eigenvalues.clamp(min=0.0)
+        typical = _typical(eigenvalues, len(eigenvectors))
+        seen: WeakKeyDictionary[Rows, tuple[Tensor, Tensor]] = WeakKeyDictionary()
         for noise in NOISES:
             found.append(
                 Posterior(
@@ -124,14 +176,16 @@ def posteriors(energy: Moments, forces: Moments, force_weights: Iterable[float])
                     eigenvectors=eigenvectors,
                     projection=projection,
                     force_weight=weight,
-                    noise=noise * _typical(eigenvalues),
+                    noise=noise * typical,
+                    seen=seen,
                 )
             )
     return found
 
 
-def _typical(eigenvalues: Tensor) -> float:
-    return float(eigenvalues.mean().clamp(min=torch.finfo(torch.float64).tiny))
+def _typical(eigenvalues: Tensor, n_weights: int) -> float:
+    """Their mean, those of other directions are 0."""
+    return max(float(eigenvalues.sum()) / n_weights, torch.finfo(torch.float64).tiny)
 
 
 def choose_mean(candidates: list[Candidate], held_out: list[Rows]) -> tuple[Candidate | None, list[Tensor]]:

@@ -137,11 +137,10 @@ def _of_weights(model: Potential, dataset: GraphDataset) -> EnergyCovariance:
     assert isinstance(head, LNK)
     rows, residuals, atoms = [], [], []
     with head.prepared():
-        cholesky = head.weight_cholesky.tril()
         for batch in LabelledObservations(model, dataset).batches():
             features, graph = batch.embeddings(), batch.graph
             summed, residual = head.rows(features, graph)
-            rows.append(summed @ cholesky)
+            rows.append(head.spread(summed))
             residuals.append(residual.clamp(min=0.0))
             sizes = graph.atoms_per_structure().tolist()
             atoms += list(zip(features.split(sizes), graph.atomic_numbers.split(sizes), strict=True))

@@ -78,7 +78,7 @@ def by_variance_reduction(
     structures = label_structures([bare_copy(atoms) for atoms in candidates], ())
     with head.prepared():
         rows = list(structure_rows(potential, GraphDataset(structures, potential.cutoff, potential.dtype)))
-        factor = head.weight_cholesky.tril()
+        factor = head.spread(torch.eye(head.n_weights, dtype=torch.float64, device=head.weight_mean.device))
         return greedy(rows, factor @ factor.T, head.label_noise, n, cost)
 
 

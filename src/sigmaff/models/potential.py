@@ -46,6 +46,8 @@ class Potential(Model):
                 f"to {chemical_symbols[self.backbone.max_atomic_number]}"
             )
         embedding, self.surroundings = self.backbone.embedding, None
+        if config.head.wants_layers:
+            embedding = replace(embedding, hidden_layers=self.backbone.hidden_layers)
         if config.head.wants_surroundings:
             self.surroundings = Surroundings(statistics.elements, self.backbone.cutoff)
             embedding = replace(embedding, n_surroundings=self.surroundings.n_features)
@@ -119,15 +121,18 @@ class Potential(Model):
         return self.head.distribution(**parts), -gradient.to(graph.dtype), _symmetric(virial).to(graph.dtype)
 
     def embed(self, graph: AtomicGraph) -> Tensor:
-        """Features of atoms, as the head takes them: embeddings and, in float64, surroundings that are not learned."""
-        embeddings = self.backbone(graph)
+        """Features of atoms, as the head takes them: embeddings, hidden layers, surroundings that are not learned.
+
+        With surroundings in float64.
+        """
+        embeddings = self.backbone.all_layers(graph) if self.config.head.wants_layers else self.backbone(graph)
         if self.surroundings is None:
             return embeddings
         return torch.cat([embeddings.double(), self.surroundings(graph)], dim=-1)
 
     def linear_response(self, graph: AtomicGraph) -> LinearResponse:
         """Of ``embed`` to displacements, for prediction."""
-        response = self.backbone.linear_response(graph)
+        response = self.backbone.linear_response(graph, all_layers=self.config.head.wants_layers)
         if self.surroundings is None:
             return response
         return JoinedResponse(response, self.surroundings.linear_response(graph))

@@ -1,10 +1,12 @@
 """The settings of the Localized Neural Kernel."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sigmaff.heads.base import SampledHeadSettings, Stage
+from sigmaff.heads.observations import Observations
 
 
 class LNKConfig(SampledHeadSettings):
@@ -15,6 +17,11 @@ class LNKConfig(SampledHeadSettings):
         default="linear",
         description="covariance of the embeddings of two atoms of one element: that of a last layer of random weights "
         "(linear), one that falls off with distance (rbf; the paper's; matern52), or the sum of both",
+    )
+    features: Literal["last", "all_layers"] = Field(
+        default="last",
+        description="closed form with kernel linear only: what it compares, the embedding (last), or also the features "
+        "of an atom after each message-passing step (all_layers; for DimeNet++, whose embeddings are those, the same)",
     )
     by_element: bool = Field(
         default=True, description="whether atoms of different elements are independent, or compared as if of one"
@@ -66,10 +73,37 @@ class LNKConfig(SampledHeadSettings):
         le=1000,
         description="eV; σ of the energy of an atom of which nothing is known: what it is worth in a molecule or solid",
     )
+    n_directions: int = Field(
+        default=20_000,
+        ge=1,
+        le=20_000,
+        description="all_layers only: directions of the weights that energies determine, at most; the fit sets it to "
+        "the number of training energies, if that is smaller",
+    )
     n_samples: int = Field(default=16, ge=1, le=1024, description="posterior functions drawn for sampled force σ")
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
+
+    unwritten: ClassVar[Mapping[str, Any]] = {
+        **SampledHeadSettings.unwritten,
+        "features": "last",
+        "n_directions": 20_000,
+    }
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        solvable = (self.fit, self.kernel, self.variance_labels) == ("closed_form", "linear", "energy")
+        if self.features == "all_layers" and not solvable:
+            raise ValueError(
+                "features 'all_layers' go with fit 'closed_form', kernel 'linear' and variance_labels 'energy'; "
+                "choose these, or features 'last'"
+            )
+        return self
+
+    @property
+    def wants_layers(self) -> bool:
+        return self.features == "all_layers"
 
     @property
     def wants_surroundings(self) -> bool:
@@ -86,6 +120,11 @@ class LNKConfig(SampledHeadSettings):
                 "determine only the sum of shares; closed_form takes full"
             )
         return None
+
+    def sized_for(self, train: Observations, seed: int) -> Self:
+        if self.features == "last":
+            return self
+        return self.model_copy(update={"n_directions": min(self.n_directions, len(train))})
 
     @property
     def stages(self) -> tuple[Stage, ...]:

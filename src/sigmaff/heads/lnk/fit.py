@@ -253,16 +253,26 @@ def _install(head: "LNK", choice: _Choice) -> None:
     assert head.energy_noise is not None
     assert head.force_weight is not None
     head.energy_noise.fill_(found.prior_scale * found.variance.noise)
-    head.weight_cholesky.copy_(_cholesky(found.variance.covariance))
+    _install_covariance(head, found.variance)
     if head.slope_cholesky is not None:
         slopes = found.slopes or found.variance
         head.force_weight.fill_(slopes.force_weight)
-        head.slope_cholesky.copy_((found.slope_scale / found.prior_scale) ** 0.5 * _cholesky(slopes.covariance))
+        head.slope_cholesky.copy_((found.slope_scale / found.prior_scale) ** 0.5 * _cholesky(slopes.root))
     if found.mean is not None:
         head.weight_mean.copy_(found.mean.mean / scale)
 
 
-def _cholesky(covariance: Tensor) -> Tensor:
-    """Lower factor of a covariance whose smallest eigenvalues may round to zero."""
-    smallest = torch.finfo(torch.float64).eps * covariance.diagonal().max()
-    return torch.linalg.cholesky(covariance + smallest * torch.eye(len(covariance), dtype=torch.float64))
+def _install_covariance(head: "LNK", variance: Posterior) -> None:
+    if head.weight_directions is None or head.weight_shrinkage is None:
+        assert head.weight_cholesky is not None
+        head.weight_cholesky.copy_(_cholesky(variance.root))
+        return
+    known = variance.eigenvalues.argsort(descending=True)[: len(head.weight_shrinkage)]
+    head.weight_directions[:, : len(known)] = variance.eigenvectors[:, known]
+    head.weight_shrinkage[: len(known)] = 1.0 - variance.kept[known].sqrt()
+
+
+def _cholesky(root: Tensor) -> Tensor:
+    """Lower factor of the covariance, given a root of it: its smallest eigenvalues may round to zero."""
+    upper = torch.linalg.qr(root.T, mode="r")[1]
+    return upper.T * upper.diagonal().sign()

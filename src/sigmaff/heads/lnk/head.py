@@ -9,7 +9,7 @@ Beside f stands what no label says anything about (``UnseenSurroundings``), with
 |---|---|
 | h | ``node_features`` (n_atoms, d) |
 | φ, k | ``LocalKernel.basis``, ``LocalKernel`` |
-| μ, C | ``weight_mean`` (p,), ``weight_cholesky`` (p, p) |
+| μ, C | ``weight_mean`` (p,), ``weight_cholesky`` (p, p) or, of all layers, ``weight_directions`` (p, r) |
 """
 
 import math
@@ -30,6 +30,7 @@ from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
 from sigmaff.heads.lnk import fit
 from sigmaff.heads.lnk.config import LNKConfig
 from sigmaff.heads.lnk.draws import Draws, draw
+from sigmaff.heads.lnk.factor import Factor, LowRankFactor, TriangularFactor
 from sigmaff.heads.lnk.kernel import LocalKernel
 from sigmaff.heads.lnk.unseen import UnseenSurroundings
 
@@ -45,8 +46,8 @@ class _Factors(NamedTuple):
     """Values that follow from the parameters alone."""
 
     mean: Tensor  # μ, as it acts on the kernel's rows (p,)
-    cholesky: Tensor  # C (p, p)
-    slope_cholesky: Tensor  # C of slopes, if force labels informed it (p, p)
+    energy: Factor  # C
+    slopes: Factor  # C of slopes, if force labels informed it
     of_elements: list[tuple[Tensor, Tensor]] | None  # of each: its weights (q,), a factor (q, q) of their covariance
 
 
@@ -90,7 +91,11 @@ class LNK(Head):
         )
         n_weights = self.kernel.n_weights
         self.weight_mean = nn.Parameter(torch.zeros(n_weights, dtype=torch.float64))
-        self.weight_cholesky = nn.Parameter(torch.eye(n_weights, dtype=torch.float64))
+        rank = min(config.n_directions, n_weights) if config.wants_layers else None
+        full = torch.eye(n_weights if rank is None else 0, dtype=torch.float64)
+        self.weight_cholesky = nn.Parameter(full) if rank is None else None
+        self.weight_directions = None if rank is None else nn.Buffer(full.new_zeros(n_weights, rank))
+        self.weight_shrinkage = None if rank is None else nn.Buffer(full.new_zeros(rank))
         self.constant = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.log_noise = nn.Parameter(torch.full((), -2.0, dtype=torch.float64))
         index = _element_index(elements) if config.by_element else torch.zeros(len(chemical_symbols), dtype=torch.int64)
@@ -158,20 +163,33 @@ class LNK(Head):
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        tensors = [*self.kernel.tensors(), self.weight_mean, self.weight_cholesky]
-        tensors += [] if self.slope_cholesky is None else [self.slope_cholesky]
-        with self.kernel.prepared(), self._factors.prepared(tensors):
+        with self.kernel.prepared(), self._factors.prepared(self._posterior_tensors()):
             yield
 
+    def _posterior_tensors(self) -> list[Tensor]:
+        """All that μ and C follow from."""
+        own = (self.weight_cholesky, self.weight_directions, self.weight_shrinkage, self.slope_cholesky)
+        return [*self.kernel.tensors(), self.weight_mean, *(tensor for tensor in own if tensor is not None)]
+
     def _compute_factors(self) -> _Factors:
-        cholesky = self.weight_cholesky.tril()
-        slope = cholesky if self.slope_cholesky is None else self.slope_cholesky.tril()
-        return _Factors(self.kernel.unwhiten(self.weight_mean), cholesky, slope, None)
+        energy = self._weight_factor()
+        slopes = energy if self.slope_cholesky is None else TriangularFactor(self.slope_cholesky.tril())
+        return _Factors(self.kernel.unwhiten(self.weight_mean), energy, slopes, None)
+
+    def _weight_factor(self) -> Factor:
+        if self.weight_directions is None or self.weight_shrinkage is None:
+            assert self.weight_cholesky is not None
+            return TriangularFactor(self.weight_cholesky.tril())
+        return LowRankFactor(self.weight_directions, self.weight_shrinkage)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Rows of energies (..., p) times C: their products are covariances, (..., p)."""
+        return self._factors().energy.of_rows(rows)
 
     def _compute_factors_by_element(self) -> _Factors:
         factors = self._compute_factors()
         blocks = [
-            (columns, torch.linalg.qr(factors.cholesky[columns].T, mode="r")[1].T)
+            (columns, torch.linalg.qr(factors.energy.part(columns).T, mode="r")[1].T)
             for columns in self.kernel.columns_of_elements()
         ]
         return factors._replace(of_elements=blocks)
@@ -221,6 +239,7 @@ class LNK(Head):
 
     def kl_divergence(self) -> Tensor:
         """KL(N(μ, C Cᵀ) ‖ N(0, 1)) of the whitened weights."""
+        assert self.weight_cholesky is not None
         cholesky = self.weight_cholesky.tril()
         quadratic = cholesky.square().sum() + self.weight_mean.square().sum() - self.weight_mean.numel()
         return 0.5 * quadratic - cholesky.diagonal().abs().log().sum()
@@ -232,7 +251,7 @@ class LNK(Head):
         """
         elements = self.element_index[graph.atomic_numbers]
         features = self._learned(node_features)
-        weights = self._factors().slope_cholesky @ self._draws().posterior
+        weights = self._factors().slopes.of_draws(self._draws().posterior)
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
             at_inducing = self._prior_functions(self.kernel.inducing_points, self.kernel.inducing_elements)
@@ -254,10 +273,10 @@ class LNK(Head):
         """Of a linear kernel: the slope of the activation times the weights of the atom's element."""
         if self.kernel.stationary is not None:
             return super().deviation_slopes(node_features, graph)
-        with self._linear_draws.prepared((*self.kernel.tensors(), self.weight_cholesky)):
+        with self._linear_draws.prepared(self._posterior_tensors()):
             weights = self._linear_draws().to(node_features.dtype)
         learned = self.embedding.learned(node_features)
-        activated = torch.func.jvp(self.embedding.activation, (learned,), (torch.ones_like(learned),))[1]
+        activated = torch.func.jvp(self.kernel.activated, (learned,), (torch.ones_like(learned),))[1]
         slopes = weights[:, self.element_index[graph.atomic_numbers]] * activated
         if self.unseen is None or (waves := self._draws().waves) is None:
             return slopes
@@ -266,7 +285,7 @@ class LNK(Head):
     def _compute_linear_draws(self) -> Tensor:
         """What samples weigh the activated embedding of an element by, (n_samples, n_elements + 1, n_linear)."""
         draws, constants = self._draws(), self.kernel.constants()
-        known = (self._factors().slope_cholesky @ draws.posterior).unflatten(0, (self.kernel.n_elements, -1))[:, :-1]
+        known = self._factors().slopes.of_draws(draws.posterior).unflatten(0, (self.kernel.n_elements, -1))[:, :-1]
         weights = torch.cat([known, draws.unseen.unsqueeze(0)]).movedim(-1, 0)
         return constants.linear_scale * self.kernel.activation_scale * weights
 
@@ -274,7 +293,7 @@ class LNK(Head):
         if self.covariance == "diagonal":
             return self._diagonal_slope_variance(node_features, tangents, graph)
         summed, residual = self.slope_rows(node_features, tangents, graph)
-        return residual + (summed @ self._factors().slope_cholesky).square().sum(-1)
+        return residual + self._factors().slopes.of_rows(summed).square().sum(-1)
 
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
@@ -304,14 +323,14 @@ class LNK(Head):
         elements = self.element_index[graph.atomic_numbers]
         slopes = self.kernel.basis_slopes(features, tangents, elements)
         residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
-        by_atom = residual + (slopes @ self._factors().cholesky).square().sum(-1)
+        by_atom = residual + self.spread(slopes).square().sum(-1)
         return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
 
     def _node_mean(self, node_features: Tensor, rows: Tensor) -> Tensor:
         readout = self.constant
         if self.readout is not None:
-            learned = self.embedding.learned(node_features).to(self.readout.weight.dtype)
-            readout = self.readout(self.embedding.activation(learned)).squeeze(-1)
+            last = self.embedding.last(node_features).to(self.readout.weight.dtype)
+            readout = self.readout(self.embedding.activation(last)).squeeze(-1)
         return readout if self.config.mean == "backbone" else readout + rows @ self._factors().mean
 
     def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:
@@ -319,19 +338,19 @@ class LNK(Head):
         if self.covariance == "diagonal":
             return scatter_sum(self._node_variance(features, rows, elements), graph.structure_index, graph.n_structures)
         summed = self.kernel.whiten(scatter_sum(rows, graph.structure_index, graph.n_structures))
-        explained = (summed @ self._factors().cholesky).square().sum(-1)
+        explained = self.spread(summed).square().sum(-1)
         return explained + self.kernel.residual(features, elements, summed, graph)
 
     def _node_variance(self, features: Tensor, rows: Tensor, elements: Tensor) -> Tensor:
         """Of the shares themselves, which a diagonal covariance adds up."""
         basis = self.kernel.whiten(rows)
-        explained = (basis @ self._factors().cholesky).square().sum(-1)
+        explained = self.spread(basis).square().sum(-1)
         return explained + self.kernel.node_residual(features, elements, basis)
 
     def _node_quadratic(self, basis: Tensor, elements: Tensor, factors: _Factors) -> Tensor:
         """φ_i·C Cᵀ·φ_i of each atom, φ centred. Prepared, it uses that φ vanishes but in the columns of its element."""
         if factors.of_elements is None:
-            return (basis @ factors.cholesky).square().sum(-1)
+            return factors.energy.of_rows(basis).square().sum(-1)
         result = basis.new_zeros(len(basis))
         for element, (columns, factor) in enumerate(factors.of_elements):
             atoms = (elements == element).nonzero().squeeze(-1)

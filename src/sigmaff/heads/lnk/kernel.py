@@ -10,8 +10,12 @@ vary only as the training compositions determine them: P projects on the span of
 open is a matter of reference energies (``DatasetStatistics.reference_std``), not of embeddings. Where all elements are
 compared as if of one, ā = 0 and P = 1.
 
-In this module ``features`` are embeddings (n_atoms, n_blocks · d) in float64, ``elements`` index the model's elements,
-and ``tangents`` (c, n_atoms, n_blocks · d) are c directions in embedding space. All elements that the model has not
+Features of hidden layers, if the head takes them, follow the activated embedding as they are. Then α differs between
+the layers: all have the same share of the variance of training energies before these are known.
+
+In this module ``features`` are embeddings (n_atoms, n_learned) in float64, with those of hidden layers, if the head
+takes them, ``elements`` index the model's elements, and ``tangents`` (c, n_atoms, n_learned) are c directions in
+embedding space. All elements that the model has not
 seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
 """
 
@@ -66,7 +70,7 @@ class LocalKernel(nn.Module):
         self.linear = linear
         self.n_elements = n_elements
         self.n_inducing = 0 if stationary is None else n_inducing
-        self.n_linear = embedding.n_blocks * embedding.n_features if linear else 0
+        self.n_linear = embedding.n_learned if linear else 0
         self.n_weights = self.n_inducing + (n_elements * (self.n_linear + 1) if linear else 0)
         self.embedding = embedding
         self.activation = embedding.activation
@@ -76,7 +80,8 @@ class LocalKernel(nn.Module):
         self.log_scale = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.log_lengthscale = nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.inducing_elements = nn.Buffer(torch.zeros(self.n_inducing, dtype=torch.int64))
-        self.activation_scale = nn.Buffer(torch.ones((), dtype=torch.float64))
+        scale_shape = (embedding.n_learned,) if embedding.hidden_layers else ()
+        self.activation_scale = nn.Buffer(torch.ones(scale_shape, dtype=torch.float64))
         self.center = nn.Buffer(torch.zeros(n_features, dtype=torch.float64))
         center, projector = torch.zeros(n_elements + 1, self.n_linear), torch.eye(n_elements)
         self.linear_center = nn.Buffer(center.double(), persistent=centred) if linear else None
@@ -91,14 +96,16 @@ class LocalKernel(nn.Module):
 
         The linear part gets the mean of each element, and the span of the compositions.
         """
-        compared, activated = self.compared(features), self.activation(features)
+        compared, activated = self.compared(features), self.activated(features)
         self.center.copy_(compared.mean(0))
-        self.activation_scale.copy_(activated.square().sum(-1).mean().rsqrt())
+        self.activation_scale.copy_(self.embedding.last(activated).square().sum(-1).mean().rsqrt())
         if self.centred and self.linear_center is not None and self.composition_projector is not None:
             kinds = self.one_hot[elements][:, : self.n_elements]
             self.linear_center[:-1] = _means(kinds.T, activated)
             n_structures = int(structure_index.max()) + 1
             self.composition_projector.copy_(_projector(scatter_sum(kinds, structure_index, n_structures)))
+        if self.embedding.hidden_layers:
+            self.activation_scale.mul_(self._layer_scales(features, elements, structure_index))
         if self.stationary is None:
             return
         points, labels = choose_inducing_points(compared, elements, self.n_inducing)
@@ -109,6 +116,21 @@ class LocalKernel(nn.Module):
             distances = squared_distances(points - self.center, points - self.center)[pairs].sqrt()
             self.log_lengthscale.copy_((LENGTHSCALE_FACTOR * distances.mean()).log())
 
+    def _layer_scales(self, features: Tensor, elements: Tensor, structure_index: Tensor) -> Tensor:
+        """Of each column, so that the energy rows of all layers vary alike, and together as those of the last one."""
+        n_structures = int(structure_index.max()) + 1
+        place = structure_index * self.n_elements + elements
+        summed = scatter_sum(self._linear_features(features, elements), place, n_structures * self.n_elements)
+        rows = summed.unflatten(0, (n_structures, self.n_elements))
+        widths = [self.embedding.n_last, *self.embedding.hidden_layers]
+        parts = (rows - rows.mean(0)).split(widths, dim=-1)
+        spread = torch.stack([part.square().sum((-1, -2)).mean() for part in parts])
+        varies = spread > torch.finfo(spread.dtype).eps * spread.max()
+        if not varies.any():
+            return torch.ones_like(self.activation_scale)
+        scales = torch.where(varies, (spread[varies][0] / spread / varies.sum()).sqrt(), 0.0)
+        return scales.repeat_interleave(torch.tensor(widths, device=scales.device))
+
     @property
     def has_centers(self) -> bool:
         """Whether the mean of each element is known; files of format 3 and older do not have it."""
@@ -117,6 +139,13 @@ class LocalKernel(nn.Module):
     def compared(self, features: Tensor) -> Tensor:
         """What the stationary part compares, and what inducing points are: (..., d)."""
         return self.embedding.kernel_features(features)
+
+    def activated(self, features: Tensor) -> Tensor:
+        """What the linear part acts on: the activated embedding and hidden layers, (..., n_learned)."""
+        if not self.embedding.hidden_layers:
+            return self.activation(features)
+        last = self.embedding.last(features)
+        return torch.cat([self.activation(last), features[..., last.shape[-1] :]], dim=-1)
 
     def basis(self, features: Tensor, elements: Tensor) -> Tensor:
         """φ, (n_atoms, n_weights): a function with weights w ~ N(0, 1) on it has covariance φ·φ'."""
@@ -327,7 +356,7 @@ class LocalKernel(nn.Module):
     def _linear_features(self, features: Tensor, elements: Tensor) -> Tensor:
         """Activated embedding, scaled to a norm near one, less the mean of its element, (n_atoms, n_linear)."""
         assert self.linear_center is not None
-        return self.activation_scale * (self.activation(features) - self.linear_center[elements])
+        return self.activation_scale * (self.activated(features) - self.linear_center[elements])
 
     def _linear_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
         def slope(tangent: Tensor) -> Tensor:
