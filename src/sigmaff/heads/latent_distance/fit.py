@@ -76,7 +76,7 @@ def _by_element(
             raise DataError(f"no training structure holds {chemical_symbols[number]}, an element of the backbone")
         if len(atoms) > MAX_ATOMS:
             atoms = np.sort(generator.choice(atoms, MAX_ATOMS, replace=False))
-        clouds.append(head.embedding.kernel_features(features[torch.as_tensor(atoms)].double()))
+        clouds.append(head.compared(features[torch.as_tensor(atoms)]))
     return clouds
 
 

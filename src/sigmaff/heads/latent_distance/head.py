@@ -13,19 +13,21 @@ elements, and along directions in which embeddings spread more or less, can be c
 
 | symbol | here |
 |---|---|
-| h | ``embedding.kernel_features(node_features)`` (n_atoms, d) |
+| h | ``compared(node_features)`` (n_atoms, d) |
 | s | ``scale`` |
 | m, L⁻¹ | ``means`` (n_elements, c, d), ``whitening`` (n_elements, c, d, d) |
 | log(weight · density at m / p_max) | ``log_heights`` (n_elements, c) |
 | L⁻¹(h − m) of training atoms | ``points`` (n_points, d), their atomic numbers ``point_numbers``; 0: an empty place |
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage
@@ -41,15 +43,26 @@ class LatentDistanceConfig(HeadSettings):
         description="from the training embeddings of an atom's element: to the nearest of them (knn), to their mean in "
         "units of their covariance (mahalanobis), or by their density as a mixture of Gaussians (mixture)",
     )
+    layer: Literal["last", "first"] | Annotated[int, Field(ge=1)] = Field(
+        default="last",
+        description="embeddings that are compared: the last, or features of an atom after the first or another "
+        "message-passing step, counted from 1; for DimeNet++ its embeddings one by one, in place of their sum",
+    )
     n_neighbors: int = Field(default=5, ge=1, le=1000, description="knn only: nearest embeddings whose distance counts")
     n_points: int = Field(
         default=2000, ge=1, le=1_000_000, description="knn only: embeddings kept, shared out over the elements"
     )
     n_components: int = Field(default=4, ge=1, le=100, description="mixture only: Gaussians for each element")
 
+    unwritten: ClassVar[Mapping[str, Any]] = {"layer": "last"}
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         return ("backbone", "solve")
+
+    @property
+    def wants_layers(self) -> bool:
+        return self.layer != "last"
 
 
 class LatentDistance(Head):
@@ -68,7 +81,8 @@ class LatentDistance(Head):
         self.embedding = embedding
         self.elements = elements
         self.readout = embedding.readout()
-        n_elements, d = len(elements), embedding.n_features
+        self.layer = _number(config.layer, embedding)
+        n_elements, d = len(elements), self._n_compared()
         n_components = config.n_components if config.distance == "mixture" else 1
         n_points = config.n_points if config.distance == "knn" else 0
         identity = torch.eye(d, dtype=torch.float64).expand(n_elements, n_components, d, d)
@@ -87,7 +101,7 @@ class LatentDistance(Head):
         self.readout.load_state_dict(readout.state_dict())
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
-        node_mean = self.readout(self.embedding.activation(node_features)).squeeze(-1)
+        node_mean = self.readout(self.embedding.activation(self.embedding.last(node_features))).squeeze(-1)
         distance = self.distances(node_features, graph.atomic_numbers)
         summed = scatter_sum(distance, graph.structure_index, graph.n_structures)
         return EnergyDistribution(
@@ -103,10 +117,22 @@ class LatentDistance(Head):
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         return (self.scale * self.distances(node_features, graph.atomic_numbers)).square()
 
+    def compared(self, node_features: Tensor) -> Tensor:
+        """Features of the layer that is looked at, (n_atoms, d)."""
+        if self.layer is None:
+            return self.embedding.kernel_features(node_features.double())
+        return self.embedding.layer(node_features.double(), self.layer)
+
+    def _n_compared(self) -> int:
+        embedding = self.embedding
+        if self.layer is None or not embedding.hidden_layers:
+            return embedding.n_features
+        return embedding.hidden_layers[self.layer - 1]
+
     @torch.no_grad()
     def distances(self, node_features: Tensor, atomic_numbers: Tensor) -> Tensor:
         """d of each atom, (n_atoms,); of an element without training atoms, ``unseen_distance``."""
-        features = self.embedding.kernel_features(node_features.double())
+        features = self.compared(node_features)
         measure = self._to_neighbors if self.config.distance == "knn" else self._to_mixture
         distance = self.unseen_distance.expand(len(features))
         for element, number in enumerate(self.elements):
@@ -128,3 +154,13 @@ class LatentDistance(Head):
         standardized = self.standardized(features, element)[0]
         distances = torch.cdist(standardized, points, compute_mode="donot_use_mm_for_euclid_dist")
         return distances.topk(min(self.config.n_neighbors, len(points)), largest=False).values.mean(-1)
+
+
+def _number(layer: Literal["last", "first"] | int, embedding: Embedding) -> int | None:
+    """Of a layer, counted from 1; ``None`` is the last embedding."""
+    if layer == "last":
+        return None
+    number = 1 if layer == "first" else layer
+    if number > embedding.n_layers:
+        raise ConfigError(f"layer is {number}, but the backbone has {embedding.n_layers} layers to compare")
+    return number
