@@ -17,7 +17,7 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
-from sigmaff.heads import HEADS, HeadConfig, LLPRConfig, LNKConfig
+from sigmaff.heads import HEADS, LLPRConfig, LNKConfig
 from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
@@ -238,15 +238,15 @@ def _upgraded(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[st
 
 
 def _slope_factors(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Up to format 4 energies and slopes have one factor."""
-    names = [f"{_member(number)}head." for number, part in enumerate(header.parts) if _tempered(part.config.head)]
-    return {f"{name}slope_cholesky": tensors[f"{name}weight_cholesky"].clone() for name in names}
-
-
-def _tempered(head: HeadConfig) -> bool:
-    if isinstance(head, LLPRConfig):
-        return head.variance_labels == "energy+forces"
-    return isinstance(head, LNKConfig) and head.fit == "closed_form" and head.variance_labels == "energy+forces"
+    """Up to format 4 energies and slopes have one factor and one scale."""
+    added = {}
+    for number, part in enumerate(header.parts):
+        head, prefix = part.config.head, f"{_member(number)}head."
+        if isinstance(head, LLPRConfig) or (isinstance(head, LNKConfig) and head.fit == "closed_form"):
+            added[f"{prefix}slope_scale"] = torch.ones((), dtype=torch.float64)
+            if head.variance_labels == "energy+forces" and f"{prefix}weight_cholesky" in tensors:
+                added[f"{prefix}slope_cholesky"] = tensors[f"{prefix}weight_cholesky"].clone()
+    return added
 
 
 def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -29,9 +29,10 @@ NOT_DIGESTED = (
     "head.kernel.linear_center",
     "head.kernel.composition_projector",
     "head.slope_cholesky",
+    "head.slope_scale",
 )
 """Tensors that were added to models after version 0.1.0, whose runs resume. No prediction depends on the noise of
-labels; center and projector of a kernel, and the factor of slopes, come with weights that do not fit others."""
+labels; center and projector of a kernel, and factor and scale of slopes, come with weights that do not fit others."""
 
 
 @dataclass(frozen=True, kw_only=True)
