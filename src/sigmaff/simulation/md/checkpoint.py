@@ -126,6 +126,8 @@ def model_digest(model: Predictor) -> str:
     digest = hashlib.sha256(repr((model.energy_calibration, model.forces_calibration)).encode())
     if model.stress_calibration is not None:
         digest.update(repr(model.stress_calibration).encode())
+    if model.forces_calibration is not None and model.forces_calibration.growth is not None:
+        digest.update(repr(model.forces_calibration.growth).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.endswith(NOT_DIGESTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
