@@ -21,8 +21,7 @@ from sigmaff.models.force_growth import ForceGrowth, growth_ratio
 
 ISOTROPIES = (0.0, 0.25, 0.5, 0.75, 1.0)
 PRIOR = (0.7, 0.5)
-"""Mean and standard deviation of exponents. Measured with the LNK at 300 K: 0.9 ± 0.3 (3BPA), 1.0 ± 0.4 (acetylacetone).
-"""
+"""Mean and standard deviation of exponents. Of the LNK at 300 K: 0.9 ± 0.3 (3BPA), 1.0 ± 0.4 (acetylacetone)."""
 LARGEST_EXPONENT = 1.5
 SEARCHED = (-5.0, 5.0)
 

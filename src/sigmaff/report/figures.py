@@ -191,9 +191,7 @@ def draw_retention(axes: Axes, error: Array, std: Array, label: str) -> None:
     axes.legend(loc="upper left")
 
 
-def _draw_binned(
-    axes: Axes, sample: Sample, color: str, name: str, line: str = "o-", *, alpha: float = 1.0
-) -> None:
+def _draw_binned(axes: Axes, sample: Sample, color: str, name: str, line: str = "o-", *, alpha: float = 1.0) -> None:
     """Rms error over rms σ in bins of equal count along σ."""
     error, std = sample.errors, sample.std
     bins = [members for members in np.array_split(np.argsort(std, kind="stable"), N_BINS) if members.size]
