@@ -254,6 +254,4 @@ def test_growth_belongs_to_the_identity_of_a_model(potential: Potential) -> None
 def test_words_tell_the_growth() -> None:
     growth = ForceGrowth(isotropy=0.75, exponent=0.41, typical=0.01)
     words = str(Calibration(method="scalar", scale=2.0, n_samples=50, n_structures=5, growth=growth))
-    assert words == (
-        "raw σ × 2 (scalar, 5 structures; growth with energy σ, exponent 0.41; components 75% of their mean)"
-    )
+    assert words == "raw σ × 2 (scalar, 5 structures; isotropy 0.75, growth with energy σ: exponent 0.41)"

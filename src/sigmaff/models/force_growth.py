@@ -55,7 +55,7 @@ class ForceGrowth:
         return mixed
 
     def __str__(self) -> str:
-        return f"growth with energy σ, exponent {self.exponent:.2g}; components {self.isotropy:.0%} of their mean"
+        return f"isotropy {self.isotropy:.2g}, growth with energy σ: exponent {self.exponent:.2g}"
 
 
 def growth_ratio(relative_std: Values) -> Values:
