@@ -63,8 +63,8 @@ def main() -> None:
     for name in arguments.sets:
         network = sf.load(arguments.directory / name / "0" / "model.sigmaff")
         assert isinstance(network, Potential)
-        parts = {part: recorded_structures(network, part) for part in ("train", "validation", "test")}
-        train, validation = (dataset_for(network, parts[part]) for part in ("train", "validation"))
+        own, validation_set = (recorded_structures(network, part) for part in ("train", "validation"))
+        train, validation = dataset_for(network, own), dataset_for(network, validation_set)
         model, _ = solve_head(network, HEADS[arguments.head], train, validation)
         model.set_precision(network.dtype)
         held_out = evaluate(model, validation, name="validation")
@@ -76,8 +76,10 @@ def main() -> None:
         print(f"\n{name}, {arguments.head}: {grown}\n")
         print("| | NLL | rms z | within σ | Spearman | of atoms |\n|---|---|---|---|---|---|")
         data = Path(os.environ.get("SIGMAFF_DATA", "."))
-        others = {key: read_structures(DataSource(path=data / path)) for key, path in HOT.get(name, {}).items()}
-        for key, structures in {"test": parts["test"], **others}.items():
+        tested = {key: read_structures(DataSource(path=data / path)) for key, path in HOT.get(name, {}).items()}
+        if name != "silicon":  # all of its structures train or validate
+            tested = {"test": recorded_structures(network, "test"), **tested}
+        for key, structures in tested.items():
             evaluation = evaluate(model, some(model, structures, arguments.structures), name=key)
             print(row(key, evaluation, plain, grown), flush=True)
 
