@@ -136,6 +136,8 @@ def model_digest(model: Predictor) -> str:
         digest.update(repr(model.stress_calibration).encode())
     if model.energy_force_std is not None:
         digest.update(repr(model.energy_force_std).encode())
+    if model.forces_calibration is not None and model.forces_calibration.growth is not None:
+        digest.update(repr(model.forces_calibration.growth).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.endswith(NOT_DIGESTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
