@@ -76,10 +76,20 @@ def data_of(name: str, directory: Path) -> Path:
         return made_once(
             directory / "molecules.extxyz", lambda: [frame for m in MOLECULES for frame in thermal(m, 100, 1)]
         )
-    path = directory / "qm7x-like" / "equilibrium.extxyz"
+    return made_once(directory / "ooe.extxyz", lambda: relaxed_molecules(directory / "qm7x-like"))
+
+
+def relaxed_molecules(directory: Path) -> list[Atoms]:
+    """In random order of molecules, all conformers of one together: a split in this order is one of molecules."""
+    path = directory / "equilibrium.extxyz"
     if not path.exists():
-        raise SystemExit(f"first: sigmaff generate qm7x-like --output {path.parent} --molecules 300 --conformers 3")
-    return path
+        options = "--molecules 300 --conformers 3 --displaced 2"
+        raise SystemExit(f"first: sigmaff generate qm7x-like --output {directory} {options}")
+    by_molecule: dict[str, list[Atoms]] = {}
+    for atoms in ase.io.read(path, ":"):
+        by_molecule.setdefault(atoms.info["smiles"], []).append(atoms)
+    order = np.random.default_rng(0).permutation(list(by_molecule))
+    return [atoms for name in order for atoms in by_molecule[name]]
 
 
 SETS = {  # structures to train and validate on, batch size, epochs
@@ -95,12 +105,16 @@ SETS = {  # structures to train and validate on, batch size, epochs
 
 def config_of(name: str, seed: int, directory: Path) -> RunConfig:
     n_train, n_validation, batch_size, epochs = SETS[name]
-    split = SplitConfig(kind="random", n_train=n_train, n_validation=n_validation, seed=0)
+    split = SplitConfig(
+        kind="blocked" if name == "ooe" else "random", n_train=n_train, n_validation=n_validation, seed=0
+    )
     backbone = SchNetConfig(n_hidden=64, n_filters=64, n_interactions=3, n_gaussians=32, cutoff=5.0)
+    forces_weight = 0.9 if name == "molecules" else None  # with 0.99 energies of one molecule stay 0.8 eV off
     return RunConfig(
         data=DataConfig(source=DataSource(path=data_of(name, directory)), split=split),
         model=PotentialConfig(backbone=backbone, head=DeterministicConfig()),
         training=TrainingConfig(
+            forces_weight=forces_weight,
             batch_size=batch_size,
             max_epochs=epochs,
             validate_every=5,

@@ -117,7 +117,12 @@ def evaluations(
 
 
 def calibrate(
-    model: Model, structures: Structures, *, method: CalibrationMethod = "auto", listener: Listener | None = None
+    model: Model,
+    structures: Structures,
+    *,
+    method: CalibrationMethod = "auto",
+    force_growth: bool = True,
+    listener: Listener | None = None,
 ) -> Calibrations:
     """Fit the calibration of σ on held-out structures, and keep it in the model. ``sf.save`` writes it to a file.
 
@@ -125,6 +130,7 @@ def calibrate(
         model: a loaded model; its calibrations are replaced.
         structures: with energies and forces, and stress if there is any, unseen by the model, 20 or more.
         method: auto, scalar, quantile, isotonic or conformal.
+        force_growth: let force σ grow with energy σ, as fitted on these structures; not with conformal.
         listener: callbacks for progress; the default is silent.
 
     Returns the calibrations of energy, forces and stress; None for a quantity whose σ stays raw: it has no labels or
@@ -138,7 +144,7 @@ def calibrate(
     """
     listener = listener or Listener()
     before, dataset = (model.calibrations, model.energy_force_std), _dataset(model, structures, listener)
-    reasons = datasets.calibrate(model, dataset, method, listener)
+    reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
     if model.calibrations == NO_CALIBRATIONS:
         model.calibrations, model.energy_force_std = before
         raise DataError(f"{dataset.structures.source}: {next(iter(reasons.values()))}")

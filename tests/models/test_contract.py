@@ -44,12 +44,14 @@ from contract import (
 from sigmaff.graph import AtomicGraph
 from sigmaff.models import Potential
 from sigmaff.models.file import load, save
+from sigmaff.models.force_growth import ForceGrowth
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import Calibration
 from sigmaff.models.record import RunRecord
 
 close = torch.testing.assert_close
 NO_DIFFERENCE = {"rtol": 0.0, "atol": 0.0}
+GROWTH = ForceGrowth(isotropy=0.3, exponent=0.8, typical=0.01)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
@@ -280,7 +282,8 @@ def test_energy_is_extensive_for_far_molecules(model: Model):
 
 @pytest.mark.desideratum(EXTENSIVITY)
 def test_force_std_is_local(uncertain: Model):
-    """A far molecule tells nothing of the forces on this one."""
+    """A far molecule tells nothing of the forces on this one, also where their σ grows with energy σ."""
+    uncertain.forces_calibration = Calibration(method="scalar", scale=2.0, n_samples=50, growth=GROWTH)
     far = AMMONIA.copy()
     far.positions += [0.0, 25.0, 0.0]
     pair, alone = predicted(uncertain, graph_of(ETHANOL + far)), predicted(uncertain, graph_of(ETHANOL))
@@ -438,7 +441,12 @@ def test_caches_follow_changed_weights(case: Case):
 def test_serialization_round_trip_is_exact(model: Model, tmp_path: Path):
     model.energy_calibration = Calibration(method="scalar", scale=1.7, n_samples=50)
     model.forces_calibration = Calibration(
-        method="quantile", scale=0.6, n_samples=90, coverages=(0.0, 0.5, 0.9), multipliers=(0.0, 0.7, 3.0)
+        method="quantile",
+        scale=0.6,
+        n_samples=90,
+        coverages=(0.0, 0.5, 0.9),
+        multipliers=(0.0, 0.7, 3.0),
+        growth=GROWTH,
     )
     model.stress_calibration = Calibration(method="scalar", scale=3.0, n_samples=6, n_structures=1, scale_error=0.5)
     model.record = RunRecord.model_validate({"source": "here", "values": [1, 2.5]})

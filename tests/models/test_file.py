@@ -23,6 +23,7 @@ from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.file import read_header
+from sigmaff.models.force_growth import ForceGrowth
 from sigmaff.models.prediction import Calibration
 from sigmaff.models.record import RunRecord
 
@@ -31,7 +32,12 @@ Tensors = dict[str, torch.Tensor]
 
 STUDENT = Calibration(method="quantile", scale=2.5, n_samples=180, n_structures=30, scale_error=0.3, dof=7.5)
 ISOTONIC = Calibration(
-    method="isotonic", scale=0.7, n_samples=30, coverages=(0.0, 0.4, 0.97), multipliers=(0.0, 0.61, 2.3)
+    method="isotonic",
+    scale=0.7,
+    n_samples=30,
+    coverages=(0.0, 0.4, 0.97),
+    multipliers=(0.0, 0.61, 2.3),
+    growth=ForceGrowth(isotropy=0.75, exponent=0.4, typical=0.002),
 )
 
 
@@ -271,6 +277,11 @@ NAN, INFINITY = float("nan"), float("inf")
         change("forces_calibration", "multipliers", value=[0.0, 3.0, 2.0]),
         change("forces_calibration", "multipliers", value=[-1.0, 1.0, 2.0]),
         change("forces_calibration", "multipliers", value=[0.0, 1.0, INFINITY]),
+        change("forces_calibration", "growth", "isotropy", value=1.5),
+        change("forces_calibration", "growth", "exponent", value=-0.1),
+        change("forces_calibration", "growth", "exponent", value=NAN),
+        change("forces_calibration", "growth", "typical", value=0.0),
+        change("energy_calibration", "growth", value={"isotropy": 0.0, "exponent": 1.0, "typical": 1.0}),
     ],
 )
 def test_descriptions_that_no_model_has(model: Path, tmp_path: Path, apply: Callable[[Content], None]) -> None:

@@ -20,6 +20,7 @@ from scipy.stats import norm
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.evaluation.summary import summarize
+from sigmaff.models.force_growth import ForceGrowth
 from sigmaff.models.prediction import (
     COVARIANCES,
     FORCE_STD_SOURCES,
@@ -31,7 +32,7 @@ from sigmaff.models.prediction import (
     StdKind,
 )
 from sigmaff.report import figures, readme_figure, write_report
-from sigmaff.report.tables import verdict
+from sigmaff.report.tables import meaning_of_std, verdict
 from sigmaff.report.viewer import bonds, choose_frames, face_on, viewer_data
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -469,3 +470,25 @@ def test_viewer_colours_atoms_by_their_surroundings(ethanol):
     np.testing.assert_allclose(frame["surroundings"], unusual[ethanol.structure_index == frame["index"]], rtol=1e-6)
     shown = [value for one in data["sets"][0]["frames"] for value in one["surroundings"]]
     assert (data["surroundings"]["low"], data["surroundings"]["high"]) == pytest.approx((min(shown), max(shown)))
+
+
+def test_growth_of_force_std_is_drawn_and_told() -> None:
+    """In distribution the σ without growth has the rms error/σ of that with growth."""
+    plain, growth = make_evaluation("test", "CH4"), ForceGrowth(isotropy=0.5, exponent=0.8, typical=0.002)
+    evaluation = replace(
+        plain,
+        component_std_raw=0.002
+        * np.exp(np.random.default_rng(0).normal(size=plain.n_structures))[plain.structure_index],
+        forces_calibration=replace(plain.forces_calibration, growth=growth),
+    )
+    sample = evaluation.samples["forces"]
+    axes = figures.new_figure(partial(figures.draw_growth, sample=sample, ood=sample)).axes[0]
+    before, after = axes.get_lines()[:2]
+    z = np.sqrt(np.mean(np.square(sample.errors / sample.std)))
+    factor = np.sqrt(np.mean(np.square(sample.errors / sample.std_raw))) / z
+    for line, std in ((before, factor * sample.std_raw), (after, sample.std)):
+        drawn = np.asarray(line.get_xdata())
+        assert np.sqrt(np.mean(drawn**2)) == pytest.approx(np.sqrt(np.mean(std**2)), rel=0.01)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [label.split(", ")[-1] for label in labels[:4]] == ["without growth", "with growth"] * 2
+    assert "isotropy 0.5, growth with energy σ: exponent 0.8" in meaning_of_std(evaluation)["Calibration of forces"]

@@ -98,6 +98,7 @@ def calibrate(
     method: Annotated[
         Literal["auto", "quantile", "scalar", "isotonic", "conformal"], typer.Option(help="calibration method")
     ] = "auto",
+    force_growth: Annotated[bool, typer.Option(help="let force σ grow with energy σ, as fitted on the data")] = True,
     output: Annotated[Path | None, typer.Option(help="model file to write; default: overwrite the model")] = None,
     device: Device = "cpu",
     force: Force = False,
@@ -106,7 +107,8 @@ def calibrate(
     refuse_overwrites([output], force)
     loaded = sf.load(model, device=device)
     with progress() as terminal:
-        fitted = sf.calibrate(loaded, Reading(**context.obj).labelled(data), method=method, listener=terminal)
+        structures = Reading(**context.obj).labelled(data)
+        fitted = sf.calibrate(loaded, structures, method=method, force_growth=force_growth, listener=terminal)
     sf.save(loaded, output or model, force=output is None or force)
     for name, calibration in fitted._asdict().items():
         say(f"{name}: {'σ is raw, not calibrated' if calibration is None else calibration}")

@@ -15,7 +15,12 @@ Part = Literal["train", "validation", "test"]
 
 
 def calibrate(
-    model: Model, dataset: GraphDataset, method: CalibrationMethod, listener: Listener | None = None
+    model: Model,
+    dataset: GraphDataset,
+    method: CalibrationMethod,
+    listener: Listener | None = None,
+    *,
+    force_growth: bool = True,
 ) -> dict[Quantity, str]:
     """Fit the model's calibrations on held-out structures and keep them in it.
 
@@ -24,7 +29,7 @@ def calibrate(
     listener = listener or Listener()
     listener.stage("calibrating σ")
     evaluation = evaluate(model, dataset, name="held out", listener=listener)
-    model.calibrations, reasons = calibrate_evaluation(evaluation, method)
+    model.calibrations, reasons = calibrate_evaluation(evaluation, method, force_growth=force_growth)
     model.energy_force_std = energy_force_std(evaluation)
     for reason in dict.fromkeys(reasons.values()):
         quantities = " and ".join(quantity for quantity, other in reasons.items() if other == reason)

@@ -32,18 +32,19 @@ def largest_atom_energy_std(evaluation: Evaluation) -> FloatArray | None:
 
 
 def forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
-    """Root mean square of raw force σ, eV/Å, (n_structures,)."""
-    return evaluation.structure_rms(evaluation.forces_std_raw)
+    """Root mean square of force σ, eV/Å, (n_structures,)."""
+    return evaluation.structure_rms(evaluation.forces_std)
 
 
 def forces_std_geometric_mean(evaluation: Evaluation) -> FloatArray | None:
-    """Geometric mean over atoms of the norm of raw force σ, eV/Å, (n_structures,).
+    """Geometric mean over atoms of the norm of force σ, eV/Å, (n_structures,).
 
     Atoms with σ = 0 are left out: their force vanishes by symmetry, which says nothing of the others. 0 if all have it.
     """
-    if evaluation.forces_std_raw is None:
+    std = evaluation.forces_std
+    if std is None:
         return None
-    sizes = np.linalg.norm(evaluation.forces_std_raw, axis=1)
+    sizes = np.linalg.norm(std, axis=1)
     counted, structure = sizes > 0, evaluation.structure_index
     n = np.bincount(structure[counted], minlength=evaluation.n_structures)
     logs = np.bincount(structure[counted], np.log(sizes[counted]), minlength=evaluation.n_structures)
@@ -51,8 +52,8 @@ def forces_std_geometric_mean(evaluation: Evaluation) -> FloatArray | None:
 
 
 def largest_atom_forces_std(evaluation: Evaluation) -> FloatArray | None:
-    """Largest norm of raw force σ of an atom, eV/Å, (n_structures,)."""
-    std = evaluation.forces_std_raw
+    """Largest norm of force σ of an atom, eV/Å, (n_structures,)."""
+    std = evaluation.forces_std
     return None if std is None else largest_of_atoms(evaluation, np.linalg.norm(std, axis=1))
 
 

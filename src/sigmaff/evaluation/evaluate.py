@@ -12,10 +12,12 @@ from torch import Tensor
 from sigmaff.data import GraphDataset
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibration import CalibrationMethod, fit_calibration, fit_energy_force_std
+from sigmaff.evaluation.force_growth import fit_force_growth
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import IntArray, Sample
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.models import Model, Uncalibrated
+from sigmaff.models.force_growth import ForceGrowth
 from sigmaff.models.prediction import (
     NO_CALIBRATIONS,
     QUANTITIES,
@@ -61,6 +63,7 @@ class Evaluation:
     forces_predicted: FloatArray  # (n_atoms, 3)
     forces_std_raw: FloatArray | None  # (n_atoms, 3)
     node_energy_std_raw: FloatArray | None = None  # (n_atoms,)
+    component_std_raw: FloatArray | None = None  # (n_atoms,) energy σ of the connected part, per atom; see Prediction
     stress: FloatArray | None = None  # (n_structures, 6) true, eV/Å³, ASE's order; rows are NaN without a cell
     stress_predicted: FloatArray | None = None  # (n_structures, 6)
     stress_std_raw: FloatArray | None = None  # (n_structures, 6)
@@ -97,18 +100,26 @@ class Evaluation:
     @property
     def energy_std(self) -> FloatArray | None:
         """Calibrated σ, with that of compositions, (n_structures,)."""
-        scaled = _scaled(self.energy_std_raw, self.energy_calibration)
+        scaled = _reported(self.energy_std_raw, self.energy_calibration)
         return scaled if scaled is None or self.composition_std is None else np.hypot(scaled, self.composition_std)
 
     @property
     def forces_std(self) -> FloatArray | None:
         """Calibrated σ, (n_atoms, 3)."""
-        return _scaled(self.forces_std_raw, self.forces_calibration)
+        return _reported(self.forces_std_raw, self.forces_calibration, self.component_std_raw)
+
+    @property
+    def forces_std_grown(self) -> FloatArray | None:
+        """Raw σ with the growth of its calibration, before the factor, (n_atoms, 3); ``None`` without growth."""
+        growth = self.forces_calibration.growth
+        if growth is None or self.forces_std_raw is None or self.component_std_raw is None:
+            return None
+        return growth.apply(self.forces_std_raw, self.component_std_raw)
 
     @property
     def stress_std(self) -> FloatArray | None:
         """σ, (n_structures, 6): raw where stress was not calibrated."""
-        return _scaled(self.stress_std_raw, self.stress_calibration)
+        return _reported(self.stress_std_raw, self.stress_calibration)
 
     @property
     def stress_error(self) -> FloatArray | None:
@@ -147,6 +158,7 @@ class Evaluation:
             if found is not None and (found[1] > 0).any():
                 errors, std, structure = found
                 fixed = self.composition_std if name == "energy" else None
+                grown = self.forces_std_grown if name == "forces" else None
                 samples[name] = Sample(
                     quantity=name,
                     errors=errors[std > 0],
@@ -154,6 +166,7 @@ class Evaluation:
                     structure=structure[std > 0],
                     calibration=calibration,
                     std_fixed=np.zeros_like(std[std > 0]) if fixed is None else fixed[std > 0],
+                    std_grown=None if grown is None else grown.ravel()[std > 0],
                 )
         return samples
 
@@ -258,6 +271,7 @@ def _compared(
         forces_predicted=_float64(prediction.forces),
         forces_std_raw=_resolved(_joined([prediction.forces_std])),
         node_energy_std_raw=_joined([prediction.node_energy_std]),
+        component_std_raw=_joined([prediction.component_std]),
         stress=_voigt(_joined([known.stress for known in labels])),
         stress_predicted=_voigt(_joined([prediction.stress])),
         stress_std_raw=_resolved(_voigt(_joined([prediction.stress_std]))),
@@ -274,9 +288,12 @@ def _require_raw(prediction: Prediction, name: str) -> None:
 
 
 def calibrate_evaluation(
-    evaluation: Evaluation, method: CalibrationMethod = "auto"
+    evaluation: Evaluation, method: CalibrationMethod = "auto", *, force_growth: bool = True
 ) -> tuple[Calibrations, dict[Quantity, str]]:
     """Calibrations fitted on held-out structures, and for quantities that cannot be calibrated the reason.
+
+    With ``force_growth`` the map of force σ is fitted after its growth with energy σ (``fit_force_growth``). The method
+    conformal has none: what it promises holds for a σ that has not seen the structures.
 
     A quantity without labels or without σ has neither. Energies of compositions that the training set does not
     determine are left out: their errors are those of reference energies.
@@ -295,8 +312,12 @@ def calibrate_evaluation(
                 )
                 continue
             found = (found[0][closed], found[1][closed], found[2][closed])
+        growth = _growth(evaluation) if quantity == "forces" and force_growth and method != "conformal" else None
+        if growth is not None and evaluation.component_std_raw is not None and evaluation.forces_std_raw is not None:
+            grown = growth.apply(evaluation.forces_std_raw, evaluation.component_std_raw).ravel()
+            found = (found[0], np.where(found[1] > 0, grown, 0.0), found[2])
         try:
-            fitted[quantity] = fit_calibration(*found, method)
+            fitted[quantity] = replace(fit_calibration(*found, method), growth=growth)
         except DataError as problem:
             reasons[quantity] = str(problem)
     if not fitted and not reasons:
@@ -322,8 +343,17 @@ def energy_force_std(evaluation: Evaluation) -> EnergyForceStd | None:
         return None
 
 
-def _scaled(std_raw: FloatArray | None, calibration: Calibration) -> FloatArray | None:
-    return None if std_raw is None else std_raw * calibration.scale
+def _growth(evaluation: Evaluation) -> ForceGrowth | None:
+    errors, std, component_std = evaluation.forces_error, evaluation.forces_std_raw, evaluation.component_std_raw
+    if errors is None or std is None or component_std is None:
+        return None
+    return fit_force_growth(errors, std, component_std, evaluation.structure_index)
+
+
+def _reported(
+    std_raw: FloatArray | None, calibration: Calibration, component_std: FloatArray | None = None
+) -> FloatArray | None:
+    return None if std_raw is None else calibration.std(std_raw, component_std)
 
 
 def _float64(tensor: Tensor) -> FloatArray:

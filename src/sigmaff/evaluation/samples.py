@@ -22,6 +22,7 @@ class Sample:
     structure: IntArray  # (n,) the structure of each error
     calibration: Calibration
     std_fixed: FloatArray  # (n,) σ that no calibration scales: that of compositions
+    std_grown: FloatArray | None = None  # (n,) force σ with its growth, before the factor; None: as the raw one
 
     @property
     def name(self) -> str:
@@ -34,7 +35,8 @@ class Sample:
     @property
     def std(self) -> FloatArray:
         """Calibrated σ, (n,)."""
-        return np.hypot(self.std_raw * self.calibration.scale, self.std_fixed)
+        grown = self.std_raw if self.std_grown is None else self.std_grown
+        return np.hypot(grown * self.calibration.scale, self.std_fixed)
 
     @property
     def sizes(self) -> FloatArray:
@@ -42,12 +44,12 @@ class Sample:
 
     @property
     def uncalibrated(self) -> "Sample":
-        return replace(self, calibration=UNCALIBRATED)
+        return replace(self, calibration=UNCALIBRATED, std_grown=None)
 
     def part(self, chosen: IntArray) -> "Sample":
         """Some of the errors, by index."""
-        arrays = {name: getattr(self, name)[chosen] for name in ("errors", "std_raw", "structure", "std_fixed")}
-        return replace(self, **arrays)
+        names = ("errors", "std_raw", "structure", "std_fixed", "std_grown")
+        return replace(self, **{name: a[chosen] for name in names if (a := getattr(self, name)) is not None})
 
     def coverage(self, levels: npt.ArrayLike) -> FloatArray:
         """Share of errors within the central intervals of these coverages."""

@@ -98,9 +98,10 @@ def _n_zero(std_raw: FloatArray | None) -> int | None:
 
 def _atom_spearman(evaluation: Evaluation) -> float | None:
     """Spearman of √trace σ² and |error| of each atom's force."""
-    if evaluation.forces_error is None or evaluation.forces_std_raw is None:
+    std = evaluation.forces_std
+    if evaluation.forces_error is None or std is None:
         return None
-    norms = (np.linalg.norm(values, axis=1) for values in (evaluation.forces_std_raw, evaluation.forces_error))
+    norms = (np.linalg.norm(values, axis=1) for values in (std, evaluation.forces_error))
     return _finite(metrics.spearman(*norms))
 
 
@@ -204,5 +205,5 @@ def _joint_spearman(quantity: Quantity, evaluation: Evaluation, ood: Evaluation 
     samples = [item.samples[quantity] for item in (evaluation, ood) if item is not None and quantity in item.samples]
     if len(samples) < 2:
         return None
-    std = np.concatenate([sample.std_raw for sample in samples])
+    std = np.concatenate([sample.std_raw if sample.std_grown is None else sample.std_grown for sample in samples])
     return _finite(metrics.spearman(std, np.concatenate([sample.sizes for sample in samples])))

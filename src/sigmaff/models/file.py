@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from ase.data import chemical_symbols
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
-from sigmaff.heads import HEADS, HeadConfig, LLPRConfig, LNKConfig
+from sigmaff.heads import HEADS, LLPRConfig, LNKConfig
 from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
@@ -28,7 +28,8 @@ from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
 from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 5
-"""5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ.
+"""5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ,
+growth of force σ.
 4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
@@ -121,6 +122,19 @@ class Header(Part):
             if not 0 <= found.exponent < math.inf or min(found.scales) < 1:
                 raise ValueError("exponent or elements of force σ from energy σ are invalid")
         return found
+
+    @field_validator("energy_calibration", "forces_calibration", "stress_calibration")
+    @classmethod
+    def _usable_growth(cls, calibration: Calibration | None, info: ValidationInfo) -> Calibration | None:
+        growth = None if calibration is None else calibration.growth
+        if growth is None:
+            return calibration
+        if info.field_name != "forces_calibration":
+            raise ValueError("only force σ has a growth")
+        usable = 0 <= growth.isotropy <= 1 and 0 <= growth.exponent < math.inf and 0 < growth.typical < math.inf
+        if not usable:
+            raise ValueError("the growth of force σ is not of an isotropy from 0 to 1 and numbers above 0")
+        return calibration
 
 
 def _increasing(knots: tuple[float, ...], limit: float) -> bool:
@@ -238,15 +252,15 @@ def _upgraded(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[st
 
 
 def _slope_factors(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Up to format 4 energies and slopes have one factor."""
-    names = [f"{_member(number)}head." for number, part in enumerate(header.parts) if _tempered(part.config.head)]
-    return {f"{name}slope_cholesky": tensors[f"{name}weight_cholesky"].clone() for name in names}
-
-
-def _tempered(head: HeadConfig) -> bool:
-    if isinstance(head, LLPRConfig):
-        return head.variance_labels == "energy+forces"
-    return isinstance(head, LNKConfig) and head.fit == "closed_form" and head.variance_labels == "energy+forces"
+    """Up to format 4 energies and slopes have one factor and one scale."""
+    added = {}
+    for number, part in enumerate(header.parts):
+        head, prefix = part.config.head, f"{_member(number)}head."
+        if isinstance(head, LLPRConfig) or (isinstance(head, LNKConfig) and head.fit == "closed_form"):
+            added[f"{prefix}slope_scale"] = torch.ones((), dtype=torch.float64)
+            if head.variance_labels == "energy+forces" and f"{prefix}weight_cholesky" in tensors:
+                added[f"{prefix}slope_cholesky"] = tensors[f"{prefix}weight_cholesky"].clone()
+    return added
 
 
 def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sigmaff.data import GraphDataset, LabelledStructures, require_elements
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.graph import AtomicGraph
+from sigmaff.models.force_growth import connected_parts
 from sigmaff.models.prediction import (
     Calibration,
     Calibrations,
@@ -129,6 +130,24 @@ class Model(nn.Module, ABC):
         std = self.energy_force_std.std(prediction.energy_std, graph.to(device=self.device, dtype=self.dtype))
         return replace(prediction, forces_std=std, provenance=replace(prediction.provenance, forces_std="energy"))
 
+    def with_component_std(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
+        """Add ``component_std`` to a raw prediction with σ of forces and energies.
+
+        Structures that fall into several parts cost another prediction, without force σ; others nothing.
+        """
+        if prediction.forces_std is None or prediction.energy_std is None:
+            return prediction
+        parts, order = connected_parts(graph)
+        std = prediction.energy_std
+        if parts.n_structures > graph.n_structures:
+            of_parts = self.predict_raw(parts, forces_std="none", unseen_elements=True).energy_std
+            assert of_parts is not None
+            std = of_parts
+        per_atom = std / parts.atoms_per_structure().to(std)
+        by_atom = per_atom.new_empty(len(order))
+        by_atom[order.to(std.device)] = per_atom[parts.structure_index.to(std.device)]
+        return replace(prediction, component_std=by_atom)
+
     def _composition_std(self, graph: AtomicGraph) -> Tensor:
         """σ of energies due to reference energies that no training structure determines, eV, (n_structures,)."""
         numbers, structure = graph.atomic_numbers.cpu().numpy(), graph.structure_index.cpu().numpy()
@@ -186,6 +205,8 @@ class Model(nn.Module, ABC):
         """
         if isinstance(structures, AtomicGraph):
             raw = self.predict_raw(structures, forces_std=forces_std)
+            if self.forces_calibration is not None and self.forces_calibration.growth is not None:
+                raw = self.with_component_std(raw, structures)
             return calibrated(raw, self.calibrations)
         if isinstance(structures, Atoms):
             return self.predict([structures], forces_std=forces_std)[0]
@@ -219,4 +240,5 @@ class Uncalibrated:
         return self.model.cutoff
 
     def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction:
-        return self.model.predict_raw(graph, forces_std=forces_std, unseen_elements=self.unseen_elements)
+        raw = self.model.predict_raw(graph, forces_std=forces_std, unseen_elements=self.unseen_elements)
+        return self.model.with_component_std(raw, graph)

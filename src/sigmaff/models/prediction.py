@@ -12,7 +12,9 @@ from ase.data import chemical_symbols
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
+from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
+from sigmaff.models.force_growth import ForceGrowth, Values
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -91,6 +93,9 @@ class Prediction:
     composition_std: Tensor | None = field(default=None, metadata=_per("structure"))
     """σ of reference energies that the compositions of the training set leave open. ``predict`` adds it to energy σ; no
     calibration scales it."""
+    component_std: Tensor | None = field(default=None, metadata=_per("atom"))
+    """Raw energy σ of the connected part of the graph that holds the atom, over its number of atoms. Calibrated force σ
+    may grow with it (``ForceGrowth``); present where that needs it."""
     stress: Tensor | None = field(default=None, metadata=_per("structure"))  # eV/Å³, ASE's sign; NaN without a cell
     stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="stress"))
     energy_members: Tensor | None = field(default=None, metadata=_per("structure", absolute=True))
@@ -136,12 +141,13 @@ class Predictor(Protocol):
 class Calibration:
     """A map from a method's raw σ to error bars that hold on held-out data, for one quantity.
 
-    The reported σ is ``scale`` times the raw one. The half-width of the central interval of coverage p is the
-    reported σ times a multiplier: interpolated between the knots (``coverages``, ``multipliers``), both increasing
-    from 0; without knots of Student's t with ``dof`` degrees of freedom; without these Gaussian.
+    The reported σ is ``scale`` times the raw one, to which ``growth`` was applied if there is any (forces only). The
+    half-width of the central interval of coverage p is the reported σ times a multiplier: interpolated between the
+    knots (``coverages``, ``multipliers``), both increasing from 0; without knots of Student's t with ``dof`` degrees of
+    freedom; without these Gaussian.
 
-    The fields without a place in ``repr`` came after the first release. They change no σ, and ``repr`` identifies
-    the model of a simulation.
+    The fields without a place in ``repr`` came after the first release, and ``repr`` identifies the model of a
+    simulation. They change no σ, except ``growth``, which has an identity of its own.
     """
 
     method: str
@@ -152,6 +158,17 @@ class Calibration:
     n_structures: int | None = field(default=None, repr=False)  # that the errors are of; None: not recorded
     scale_error: float | None = field(default=None, repr=False)  # standard error of ``scale``; None: not recorded
     dof: float | None = field(default=None, repr=False)
+    growth: ForceGrowth | None = field(default=None, repr=False)  # of force σ with energy σ; None: there is none
+
+    def std(self, raw: Values, component_std: Values | None = None) -> Values:
+        """The reported σ of a raw one, for NumPy arrays and tensors; growth needs raw force σ and component σ."""
+        if self.growth is None:
+            scaled: Values = raw * self.scale
+            return scaled
+        if component_std is None:
+            raise SigmaffError("this calibration of force σ needs the σ of connected parts: use Model.predict")
+        grown: Values = self.growth.apply(raw, component_std) * self.scale
+        return grown
 
     def multiplier(self, coverage: float | npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Half-width of the central interval of this coverage, in units of the reported σ."""
@@ -166,7 +183,8 @@ class Calibration:
         """Factor with its standard error, method and number of structures, for people."""
         error = "" if self.scale_error is None else f" ± {self.scale_error:.2g}"
         origin = f"{self.n_samples:,} errors" if self.n_structures is None else f"{self.n_structures:,} structures"
-        return f"raw σ × {self.scale:.4g}{error} ({self.method}, {origin})"
+        growth = "" if self.growth is None else f"; {self.growth}"
+        return f"raw σ × {self.scale:.4g}{error} ({self.method}, {origin}{growth})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +245,7 @@ def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction
 
     def scaled(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
         calibration = known.get(about["calibration"])
-        return tensor if calibration is None else tensor * calibration.scale
+        return tensor if calibration is None else calibration.std(tensor, prediction.component_std)
 
     provenance = replace(
         prediction.provenance,

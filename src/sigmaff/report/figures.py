@@ -6,6 +6,7 @@ Colours are from the Okabe-Ito set, so that they are told apart with any colour 
 import io
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -140,6 +141,25 @@ def draw_std_versus_error(axes: Axes, sample: Sample, ood: Sample | None) -> Non
     axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none", fancybox=False)
 
 
+def draw_growth(axes: Axes, sample: Sample, ood: Sample | None) -> None:
+    """Rms force error in bins of σ, with and without growth; both σ have the same rms error/σ in distribution."""
+    if sample.std_grown is None:
+        raise ValueError("this calibration of force σ has no growth")
+    factor = rmse(sample.errors / sample.std_raw) / rmse(sample.errors / sample.std_grown)
+    axes.set(xscale="log", yscale="log")
+    for part, color, name in ((sample, INK, "in distribution"), (ood, ORANGE, "out of distribution")):
+        if part is not None:
+            plain = replace(part, std_raw=factor * part.std_raw, std_grown=None)
+            _draw_binned(axes, plain, color, f"{name}, without growth", "o:", alpha=0.5)
+            _draw_binned(axes, part, color, f"{name}, with growth")
+    ends = np.array(axes.get_xlim())
+    axes.plot(ends, ends, color=INK, linewidth=0.9, label="rms error = σ (ideal)")
+    axes.set(xlim=ends, xlabel=f"force σ ({sample.unit})", ylabel=f"rms force error ({sample.unit})")
+    plain_ticks(axes.xaxis, *axes.get_xlim())
+    plain_ticks(axes.yaxis, *axes.get_ylim())
+    axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none", fancybox=False)
+
+
 def draw_std_histogram(axes: Axes, std: Array, ood: Array | None, label: str) -> None:
     """Histograms of σ by structure on shared logarithmic bins, and how well σ tells the two sets apart."""
     everything = _positive(std if ood is None else np.concatenate([std, ood]))
@@ -171,12 +191,12 @@ def draw_retention(axes: Axes, error: Array, std: Array, label: str) -> None:
     axes.legend(loc="upper left")
 
 
-def _draw_binned(axes: Axes, sample: Sample, color: str, name: str) -> None:
+def _draw_binned(axes: Axes, sample: Sample, color: str, name: str, line: str = "o-", *, alpha: float = 1.0) -> None:
     """Rms error over rms σ in bins of equal count along σ."""
     error, std = sample.errors, sample.std
     bins = [members for members in np.array_split(np.argsort(std, kind="stable"), N_BINS) if members.size]
     points = np.array([(rmse(std[members]), rmse(error[members])) for members in bins])
-    axes.plot(*points.T, "o-", color=color, markersize=4, linewidth=0.8, label=name)
+    axes.plot(*points.T, line, color=color, markersize=4, linewidth=0.8, label=name, alpha=alpha)
 
 
 def _positive(values: Array) -> Array:

@@ -79,6 +79,9 @@ def _ranking(evaluation: Evaluation, ood: Evaluation | None) -> Section:
     for s in samples.values():
         panel = partial(figures.draw_std_versus_error, sample=s, ood=others.get(s.quantity))
         cards.append(card(f"{s.name}-ranking", panel, caption.format(s.name)))
+    if "forces" in samples and samples["forces"].std_grown is not None:
+        panel = partial(figures.draw_growth, sample=samples["forces"], ood=others.get("forces"))
+        cards.append(card("force-growth", panel, "What the growth of force σ with energy σ changes."))
     rms = evaluation.structure_rms
     by_structure: dict[Quantity, tuple[Array | None, Array | None, str]] = {
         "energy": (evaluation.energy_error, evaluation.energy_std, "|energy error| (eV)"),

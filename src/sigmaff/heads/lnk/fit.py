@@ -3,7 +3,8 @@
 One pass over the training set collects sufficient statistics for a few lengthscales; all else is algebra on matrices of
 the size of the weights (``posterior``). Mean and variance are chosen apart: thousands of force rows protect the mean,
 but make the variance of a misspecified model overconfident. So the variance of energies comes from energy rows alone,
-and that of forces too, unless force rows are asked for; then it finds its own noise and weight of force rows.
+and that of forces too, unless force rows are asked for; then it finds its own noise and weight of force rows. Errors of
+held-out energies set the scale of σ of energies, those of forces that of forces.
 
 Last comes the reach of the training set (``UnseenSurroundings``): the shortest that held-out energies allow.
 """
@@ -47,6 +48,7 @@ MARGINAL_LIKELIHOOD = (
 LEAST_PRIOR = 1.0
 """Of the variance of an atom's share, in the normalised unit: in other surroundings it is at least as uncertain as the
 energy scale of the data, the rms force times 1 Å. Held-out data like the training data cannot tell."""
+ONE_SIGMA = math.erf(math.sqrt(0.5))
 LINEAR_SCALES = (0.1, 1.0, 10.0, 100.0)
 """Tried for a kernel of two parts: variance of the linear part over that of the stationary part."""
 
@@ -80,8 +82,8 @@ class _Posteriors(NamedTuple):
     slopes: Posterior | None  # None: as the variance of energies
     mean: Posterior | None
     score: float
-    prior_scale: float
-    slope_scale: float
+    prior_scale: float  # of energies
+    slope_scale: float  # of forces
 
 
 class _Choice(NamedTuple):
@@ -237,9 +239,22 @@ def _best_posteriors(data: _Collected, config: "LNKConfig", n_held_out: int) -> 
     if has_forces and config.variance_labels == "energy+forces":
         honest = config.selection == "marginal_likelihood"  # every label that the variance uses counts
         slopes, _, slope_scale = chosen([c for c in candidates if c.force_weight > 0.0 or not honest])
-    if config.mean == "residual" and config.selection == "marginal_likelihood":
+    if config.selection == "held_out":
+        each = (variance, slopes or variance)
+        scale, *rest = [_scale(*kind) for kind in zip(each, data.held_out, errors, strict=False)]
+        slope_scale = rest[0] if rest else scale
+    elif config.mean == "residual":
         mean = slopes or variance
     return _Posteriors(variance, slopes, mean, score, scale, slope_scale)
+
+
+def _scale(posterior: Posterior, rows: Rows, errors: Tensor) -> float:
+    """Of the prior (its variance), such that 68 % of the errors of one kind are within σ.
+
+    A few errors that are far larger than all others, as of a molecule that the network has not learned, do not move it.
+    """
+    scale = float((errors.square() / posterior.variance(rows)).quantile(ONE_SIGMA))
+    return scale if 0.0 < scale < math.inf else 1.0
 
 
 def _install(head: "LNK", choice: _Choice) -> None:
@@ -254,10 +269,12 @@ def _install(head: "LNK", choice: _Choice) -> None:
     assert head.force_weight is not None
     head.energy_noise.fill_(found.prior_scale * found.variance.noise)
     _install_covariance(head, found.variance)
+    assert head.slope_scale is not None
+    head.slope_scale.fill_(found.slope_scale / found.prior_scale)
     if head.slope_cholesky is not None:
         slopes = found.slopes or found.variance
         head.force_weight.fill_(slopes.force_weight)
-        head.slope_cholesky.copy_((found.slope_scale / found.prior_scale) ** 0.5 * _cholesky(slopes.root))
+        head.slope_cholesky.copy_(_cholesky(slopes.root))
     if found.mean is not None:
         head.weight_mean.copy_(found.mean.mean / scale)
 

@@ -104,6 +104,7 @@ class LNK(Head):
         solved = config.fit == "closed_form"
         self.energy_noise = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
         self.force_weight = nn.Buffer(torch.zeros((), dtype=torch.float64)) if solved else None
+        self.slope_scale = nn.Buffer(torch.ones((), dtype=torch.float64)) if solved else None
         tempered = solved and config.variance_labels == "energy+forces"
         self.slope_cholesky = nn.Buffer(torch.eye(n_weights, dtype=torch.float64)) if tempered else None
         self._factors = Cached(self._compute_factors, self._compute_factors_by_element)
@@ -167,9 +168,10 @@ class LNK(Head):
             yield
 
     def _posterior_tensors(self) -> list[Tensor]:
-        """All that μ and C follow from."""
-        own = (self.weight_cholesky, self.weight_directions, self.weight_shrinkage, self.slope_cholesky)
-        return [*self.kernel.tensors(), self.weight_mean, *(tensor for tensor in own if tensor is not None)]
+        """All that mean and variance follow from, but for unseen surroundings."""
+        factors = (self.weight_cholesky, self.weight_directions, self.weight_shrinkage, self.slope_cholesky)
+        own = (self.weight_mean, *factors, self.slope_scale)
+        return [*self.kernel.tensors(), *(tensor for tensor in own if tensor is not None)]
 
     def _compute_factors(self) -> _Factors:
         energy = self._weight_factor()
@@ -265,6 +267,7 @@ class LNK(Head):
         deviations = deviations + self.kernel.basis(features, elements) @ weights
         if self.kernel.linear and self.kernel.has_unseen(elements):
             deviations = deviations + self.kernel.unseen_features(features, elements) @ self._draws().unseen
+        deviations = self._slope_factor() * deviations
         if self.unseen is not None and (waves := self._draws().waves) is not None:
             deviations = deviations + self.unseen.sampled(*self._surroundings(node_features, graph), waves)
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
@@ -287,13 +290,18 @@ class LNK(Head):
         draws, constants = self._draws(), self.kernel.constants()
         known = self._factors().slopes.of_draws(draws.posterior).unflatten(0, (self.kernel.n_elements, -1))[:, :-1]
         weights = torch.cat([known, draws.unseen.unsqueeze(0)]).movedim(-1, 0)
-        return constants.linear_scale * self.kernel.activation_scale * weights
+        return self._slope_factor() * constants.linear_scale * self.kernel.activation_scale * weights
 
     def slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         if self.covariance == "diagonal":
             return self._diagonal_slope_variance(node_features, tangents, graph)
         summed, residual = self.slope_rows(node_features, tangents, graph)
-        return residual + self._factors().slopes.of_rows(summed).square().sum(-1)
+        weighed = self._slope_factor() * self._factors().slopes.of_rows(summed)
+        return residual + weighed.square().sum(-1)
+
+    def _slope_factor(self) -> Tensor | float:
+        """Of σ of slopes: errors of forces may be larger or smaller than those of energies say."""
+        return 1.0 if self.slope_scale is None else self.slope_scale.sqrt()
 
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
@@ -311,7 +319,7 @@ class LNK(Head):
         slopes = self.kernel.basis_slopes(features, learned, elements)
         shape = (len(slopes), graph.n_structures, slopes.shape[-1])
         summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
-        residual = self.kernel.slope_residual(features, learned, elements, summed, graph)
+        residual = self._slope_factor() ** 2 * self.kernel.slope_residual(features, learned, elements, summed, graph)
         if self.unseen is not None:
             surroundings, kinds = self._surroundings(node_features, graph)
             moved = self.embedding.surroundings(tangents).double()

@@ -29,9 +29,10 @@ NOT_DIGESTED = (
     "head.kernel.linear_center",
     "head.kernel.composition_projector",
     "head.slope_cholesky",
+    "head.slope_scale",
 )
 """Tensors that were added to models after version 0.1.0, whose runs resume. No prediction depends on the noise of
-labels; center and projector of a kernel, and the factor of slopes, come with weights that do not fit others."""
+labels; center and projector of a kernel, and factor and scale of slopes, come with weights that do not fit others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +136,8 @@ def model_digest(model: Predictor) -> str:
         digest.update(repr(model.stress_calibration).encode())
     if model.energy_force_std is not None:
         digest.update(repr(model.energy_force_std).encode())
+    if model.forces_calibration is not None and model.forces_calibration.growth is not None:
+        digest.update(repr(model.forces_calibration.growth).encode())
     for name, tensor in sorted(model.state_dict().items()):
         if not name.endswith(NOT_DIGESTED):
             digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
