@@ -56,6 +56,7 @@ HEADS: list[HeadConfig] = [
     LNKConfig(kernel="rbf+linear", mean="backbone", n_inducing=12, n_samples=16),
     LNKConfig(kernel="matern52", mean="backbone", n_inducing=12, n_samples=16, n_frequencies=64),
     LNK,
+    LNKConfig(features="all_layers", n_samples=16),
     EvidentialConfig(),
     GMDNConfig(n_components=3, n_hidden=8),
     SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=64),
@@ -119,6 +120,7 @@ class Case:
     @property
     def name(self) -> str:
         changed = [value for key, value in self.head if key in ("kernel", "covariance", "mean", "distance")]
+        changed += [value for key, value in self.head if key == "features" and value != "last"]
         degree = [f"l{self.backbone.l_max}"] if isinstance(self.backbone, NequIPConfig) else []
         wrapper = [] if self.wrapper == "none" else [self.wrapper]
         return "-".join([*wrapper, self.backbone.name, *degree, self.head.name, *changed])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import molecule
+from pydantic import ValidationError
 from scipy.spatial.distance import cdist
 from sklearn.covariance import ledoit_wolf_shrinkage as sklearn_shrinkage
 from sklearn.mixture import GaussianMixture
@@ -20,6 +21,7 @@ from contract import displaced, graph_of
 from listeners import Remembering
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError, DataError
+from sigmaff.graph import Embedding
 from sigmaff.heads import LatentDistance, LatentDistanceConfig, LNKConfig
 from sigmaff.heads.latent_distance.fit import UNSEEN_FACTOR, LatentDistanceFit
 from sigmaff.heads.latent_distance.mixture import (
@@ -45,10 +47,17 @@ def fit(trained: Trained, distance: str, seed: int = 0, **settings: object) -> t
 
 
 @torch.no_grad()
-def embeddings(potential: Potential, structures: Sequence[Atoms]) -> tuple[np.ndarray, np.ndarray]:
-    """Of all atoms, and their atomic numbers."""
-    graph = graph_of(*structures, cutoff=potential.cutoff)
-    return potential.backbone(graph).numpy(), graph.atomic_numbers.numpy()
+def embeddings(
+    potential: Potential, structures: Sequence[Atoms], step: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of all atoms, and their atomic numbers; of SchNet also after a step, counted from 1."""
+    graph, network = graph_of(*structures, cutoff=potential.cutoff), potential.backbone
+    if step is None:
+        return network(graph).numpy(), graph.atomic_numbers.numpy()
+    x, distance = network.elements(graph.atomic_numbers), graph.pair_vectors().norm(dim=-1)
+    for interaction, filters in list(zip(network.interactions, network.filters(distance), strict=True))[:step]:
+        x = x + interaction(x, filters, graph.pair_index)
+    return x.numpy(), graph.atomic_numbers.numpy()
 
 
 def predicted(potential: Potential, structures: Sequence[Atoms]) -> Prediction:
@@ -62,9 +71,9 @@ def distances(potential: Potential, structures: Sequence[Atoms]) -> np.ndarray:
     return predicted(potential, structures).node_energy_std.numpy() / float(head.scale) / potential.statistics.scale
 
 
-def shrunk_covariances(trained: Trained) -> dict[int, np.ndarray]:
+def shrunk_covariances(trained: Trained, step: int | None = None) -> dict[int, np.ndarray]:
     """Of the training embeddings of each element."""
-    h, numbers = embeddings(trained.potential, trained.train.structures)
+    h, numbers = embeddings(trained.potential, trained.train.structures, step)
     spread = np.mean([h[numbers == z].var(0).mean() for z in numbers])
     found = {}
     for z in np.unique(numbers):
@@ -76,16 +85,40 @@ def shrunk_covariances(trained: Trained) -> dict[int, np.ndarray]:
     return found
 
 
-def test_mahalanobis(trained: Trained):
-    fitted, _ = fit(trained, "mahalanobis")
+@pytest.mark.parametrize(("layer", "step"), [("last", None), ("first", 1), (1, 1), (2, 2)])
+def test_mahalanobis(trained: Trained, layer: str | int, step: int | None):
+    fitted, _ = fit(trained, "mahalanobis", layer=layer)
     (known, known_numbers), (h, numbers) = (
-        embeddings(fitted, data.structures) for data in (trained.train, trained.held_out)
+        embeddings(fitted, data.structures, step) for data in (trained.train, trained.held_out)
     )
     found = distances(fitted, trained.held_out.structures)
-    for z, covariance in shrunk_covariances(trained).items():
+    for z, covariance in shrunk_covariances(trained, step).items():
         mean = known[known_numbers == z].mean(0, keepdims=True)
         expected = cdist(h[numbers == z], mean, "mahalanobis", VI=np.linalg.inv(covariance))[:, 0]
         np.testing.assert_allclose(found[numbers == z], expected, rtol=1e-7)
+
+
+def test_layers_that_the_backbone_does_not_have(trained: Trained):
+    with pytest.raises(ConfigError, match="layer is 3, but the backbone has 2 layers"):
+        fit(trained, "knn", layer=3)
+
+
+def test_an_embedding_of_dimenet_is_a_layer():
+    """It has three in place of hidden layers; the last one alone is not their sum."""
+    generator = torch.Generator().manual_seed(0)
+    embedding = Embedding(n_features=4, n_blocks=3, activation=torch.nn.Identity())
+    features = torch.randn(5, 12, generator=generator)
+    for number in (1, 2, 3):
+        head = LatentDistance(LatentDistanceConfig(layer=number), embedding, (1,))
+        close(head.compared(features), features[:, 4 * (number - 1) : 4 * number].double())
+
+
+def test_the_last_layer_is_written_as_before():
+    """Folders of runs that began before the choice existed are still theirs."""
+    assert "layer" not in LatentDistanceConfig().model_dump()
+    assert LatentDistanceConfig.model_validate({"layer": "first"}).model_dump()["layer"] == "first"
+    with pytest.raises(ValidationError):
+        LatentDistanceConfig(layer=0)
 
 
 @pytest.mark.parametrize("n_neighbors", [1, 5, 60])
