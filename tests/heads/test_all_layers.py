@@ -61,7 +61,7 @@ class Process:
         norm = np.sqrt((layers[0] ** 2).sum(-1).mean())
         self.scales = [1.0] * len(layers)
         spread = [np.sqrt(((rows - rows.mean(0)) ** 2).sum(-1).mean()) for rows in self.layer_rows(train)]
-        self.scales = [spread[0] / own / norm / math.sqrt(len(layers)) for own in spread]
+        self.scales = [spread[0] / own / norm for own in spread]
         self.train = train
 
     def layer_rows(self, structures: Sequence[Atoms]) -> list[np.ndarray]:
@@ -78,7 +78,7 @@ class Process:
     def rows(self, structures: Sequence[Atoms]) -> np.ndarray:
         counts = np.array([[atoms.symbols.count(symbol) for symbol in "HCO"] for atoms in structures])
         span = orth(np.array(COMPOSITIONS, dtype=float).T)
-        return np.hstack([*self.layer_rows(structures), counts @ span])
+        return np.hstack([*self.layer_rows(structures), counts @ span]) / math.sqrt(len(self.scales))
 
     def slopes(self, atoms: Atoms) -> np.ndarray:
         """−∂rows/∂x by central differences, (3 n_atoms, n_weights)."""
@@ -134,13 +134,15 @@ def test_layers_have_equal_shares_of_the_prior(trained: Trained, fitted: Potenti
     close(shares, alone.sum().expand(3) / 3)
 
 
-def test_the_readout_is_unchanged(trained: Trained):
-    """Hidden layers have a part in σ alone, where the mean is the backbone's."""
-    potential = fit(trained, mean="backbone")
-    graph = graph_of(*trained.held_out.structures[:3], cutoff=potential.cutoff)
-    found, expected = potential.predict(graph), trained.potential.predict(graph)
+@pytest.mark.parametrize("mean", ["backbone", "residual"])
+def test_the_mean_is_that_of_the_last_layer(trained: Trained, mean: str):
+    """Hidden layers have a part in σ alone."""
+    train, held_out = trained.datasets()
+    last, _ = solve_head(trained.potential, LNKConfig(mean=mean), train, held_out)
+    graph = graph_of(*trained.held_out.structures[:3], cutoff=last.cutoff)
+    found, expected = (potential.predict(graph) for potential in (fit(trained, mean=mean), last))
     for name in ("energy", "forces", "node_energy"):
-        close(getattr(found, name), getattr(expected, name))
+        close(getattr(found, name), getattr(expected, name), rtol=1e-7, atol=1e-7)
 
 
 def test_as_many_orthogonal_samples_as_weights_are_exact(trained: Trained):
@@ -218,7 +220,15 @@ def test_dimenets_embeddings_are_its_layers():
         close(*(getattr(prediction, name) for prediction in predictions), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("other", [{"kernel": "rbf"}, {"fit": "variational"}, {"variance_labels": "energy+forces"}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"kernel": "rbf"},
+        {"fit": "variational"},
+        {"variance_labels": "energy+forces"},
+        {"selection": "marginal_likelihood"},
+    ],
+)
 def test_go_with_the_closed_form_of_a_linear_kernel(other: dict[str, str]):
     with pytest.raises(ConfigError, match=r"settings: .*all_layers.*closed_form.*linear"):
         validated(LNKConfig, {"features": "all_layers", **other}, "settings")

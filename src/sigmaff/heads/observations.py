@@ -67,6 +67,10 @@ class Rows:
     def scaled(self, scales: Tensor) -> Self:
         return replace(self, features=self.features * scales)
 
+    def of(self, weights: Tensor) -> Self:
+        """With the factors of some of the weights."""
+        return replace(self, features=self.features[:, weights])
+
     def undetermined(self) -> Self:
         """Without rows that symmetry determines, such as the force on an isolated atom: they say nothing about σ."""
         prior = self.residual.clamp(min=0.0) + self.features.square().sum(-1)

@@ -20,7 +20,7 @@ class LNKConfig(SampledHeadSettings):
     )
     features: Literal["last", "all_layers"] = Field(
         default="last",
-        description="closed form with kernel linear only: what it compares, the embedding (last), or also the features "
+        description="closed form with kernel linear only: what σ compares, the embedding (last), or also the features "
         "of an atom after each message-passing step (all_layers; for DimeNet++, whose embeddings are those, the same)",
     )
     by_element: bool = Field(
@@ -93,12 +93,10 @@ class LNKConfig(SampledHeadSettings):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        solvable = (self.fit, self.kernel, self.variance_labels) == ("closed_form", "linear", "energy")
-        if self.features == "all_layers" and not solvable:
-            raise ValueError(
-                "features 'all_layers' go with fit 'closed_form', kernel 'linear' and variance_labels 'energy'; "
-                "choose these, or features 'last'"
-            )
+        needed = {"fit": "closed_form", "kernel": "linear", "variance_labels": "energy", "selection": "held_out"}
+        if self.features == "all_layers" and any(getattr(self, name) != value for name, value in needed.items()):
+            choices = ", ".join(f"{name} '{value}'" for name, value in needed.items())
+            raise ValueError(f"features 'all_layers' go with {choices}; choose these, or features 'last'")
         return self
 
     @property

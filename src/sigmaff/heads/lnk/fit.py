@@ -11,7 +11,7 @@ Last comes the reach of the training set (``UnseenSurroundings``): the shortest 
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -100,6 +100,39 @@ class _Collected:
     energy: Moments
     forces: Moments
     held_out: list[Rows]
+    columns: Tensor | None = None  # of the weights that it is about; None: all
+    readout: "_Collected | None" = None
+    """The same of the weights of the embedding alone, if there are others: a mean that used hidden layers would follow
+    the training set too closely."""
+
+    @property
+    def of_mean(self) -> "_Collected":
+        return self.readout or self
+
+    @classmethod
+    def empty(cls, head: "LNK") -> "_Collected":
+        columns = head.kernel.readout_columns()
+        nothing = Moments.empty(head.n_weights)
+        own = None if columns is None else Moments.empty(len(columns))
+        readout = None if own is None else _Collected(energy=own, forces=own, held_out=[], columns=columns)
+        return _Collected(energy=nothing, forces=nothing, held_out=[], readout=readout)
+
+    def plus(self, energy: Rows, forces: Rows | None) -> "_Collected":
+        """With training rows. Where the mean has statistics of its own, force rows are for it alone."""
+        if self.readout is not None:
+            return replace(self, energy=self.energy.plus(energy), readout=self.readout.plus(energy, forces))
+        return replace(
+            self,
+            energy=self.energy.plus(self._own(energy)),
+            forces=self.forces if forces is None else self.forces.plus(self._own(forces)),
+        )
+
+    def with_held_out(self, kinds: list[Rows]) -> "_Collected":
+        readout = None if self.readout is None else self.readout.with_held_out(kinds)
+        return replace(self, held_out=[self._own(rows) for rows in kinds], readout=readout)
+
+    def _own(self, rows: Rows) -> Rows:
+        return rows if self.columns is None else rows.of(self.columns)
 
     def scaled(self, scales: Tensor) -> "_Collected":
         return _Collected(
@@ -144,7 +177,7 @@ def solve(head: "LNK", train: Observations, held_out: Observations, *, seed: int
         at_ends=ends,
         score=found.score,
         n_energy_rows=collected[0].energy.count,
-        n_force_rows=collected[0].forces.count,
+        n_force_rows=collected[0].of_mean.forces.count,
         distance_prior=None if reach is None else head.config.distance_prior,
         distance_origin=None if reach is None else DISTANCE_ORIGIN,
         reach=reach,
@@ -168,15 +201,12 @@ def _collect(
     candidates: list["LNK"], train: Observations, held_out: Observations, seed: int, counter: Counter
 ) -> list[_Collected]:
     """One pass over both data sets for all candidates at once."""
-    energy = [Moments.empty(candidate.n_weights) for candidate in candidates]
-    forces = [Moments.empty(candidate.n_weights) for candidate in candidates]
+    found = [_Collected.empty(candidate) for candidate in candidates]
     for rows, n_structures in train.rows(candidates, TRAINING_ROWS, seed):
-        for k, (energy_rows, force_rows) in enumerate(rows):
-            energy[k] = energy[k].plus(energy_rows)
-            forces[k] = forces[k] if force_rows is None else forces[k].plus(force_rows)
+        found = [collected.plus(*own) for collected, own in zip(found, rows, strict=True)]
         counter.add(n_structures)
     kinds = held_out.undetermined_rows(candidates, HELD_OUT_ROWS, seed, counter)
-    return [_Collected(energy=e, forces=f, held_out=k) for e, f, k in zip(energy, forces, kinds, strict=True)]
+    return [collected.with_held_out(own) for collected, own in zip(found, kinds, strict=True)]
 
 
 def _origin(config: "LNKConfig", choice: _Choice) -> str:
@@ -213,18 +243,21 @@ def _choose(head: "LNK", lengthscale: float, data: _Collected, n_held_out: int) 
     for linear_scale in LINEAR_SCALES if two_parts else (1.0,):
         scales = torch.ones(kernel.n_weights, dtype=torch.float64)
         scales[kernel.n_inducing :] = linear_scale**0.5
-        found = _best_posteriors(data.scaled(scales), head.config, n_held_out)
+        found = _best_posteriors(data.scaled(scales) if two_parts else data, head.config, n_held_out)
         choices.append(_Choice(head, lengthscale, linear_scale if two_parts else None, found))
     return choices
 
 
 def _best_posteriors(data: _Collected, config: "LNKConfig", n_held_out: int) -> _Posteriors:
     """Of variance, slopes and mean."""
-    has_forces = data.forces.count > 0
-    candidates = posteriors(data.energy, data.forces, FORCE_WEIGHTS if has_forces else FORCE_WEIGHTS[:1])
+    has_forces = data.of_mean.forces.count > 0
+    force_weights = FORCE_WEIGHTS if has_forces else FORCE_WEIGHTS[:1]
+    candidates = posteriors(data.of_mean.energy, data.of_mean.forces, force_weights)
     mean, errors = None, [rows.targets for rows in data.held_out]
     if config.mean == "residual" and config.selection == "held_out":
-        mean, errors = choose_mean(candidates, data.held_out)
+        mean, errors = choose_mean(candidates, data.of_mean.held_out)
+    if data.readout is not None:
+        candidates = posteriors(data.energy, data.forces, FORCE_WEIGHTS[:1])
 
     def chosen(options: list[Posterior]) -> tuple[Posterior, float, float]:
         if config.selection == "marginal_likelihood":
@@ -276,7 +309,8 @@ def _install(head: "LNK", choice: _Choice) -> None:
         head.force_weight.fill_(slopes.force_weight)
         head.slope_cholesky.copy_(_cholesky(slopes.root))
     if found.mean is not None:
-        head.weight_mean.copy_(found.mean.mean / scale)
+        own = head.kernel.readout_columns()
+        head.weight_mean[slice(None) if own is None else own] = found.mean.mean / scale
 
 
 def _install_covariance(head: "LNK", variance: Posterior) -> None:

@@ -11,7 +11,7 @@ open is a matter of reference energies (``DatasetStatistics.reference_std``), no
 compared as if of one, ā = 0 and P = 1.
 
 Features of hidden layers, if the head takes them, follow the activated embedding as they are. Then α differs between
-the layers: all have the same share of the variance of training energies before these are known.
+the layers, so that training energies vary alike by all of them, and s_lin² is shared out over the layers.
 
 In this module ``features`` are embeddings (n_atoms, n_learned) in float64, with those of hidden layers, if the head
 takes them, ``elements`` index the model's elements, and ``tangents`` (c, n_atoms, n_learned) are c directions in
@@ -19,6 +19,7 @@ embedding space. All elements that the model has not
 seen are index ``n_elements``: they have no column in φ, so all their prior variance is residual.
 """
 
+import math
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -117,7 +118,7 @@ class LocalKernel(nn.Module):
             self.log_lengthscale.copy_((LENGTHSCALE_FACTOR * distances.mean()).log())
 
     def _layer_scales(self, features: Tensor, elements: Tensor, structure_index: Tensor) -> Tensor:
-        """Of each column, so that the energy rows of all layers vary alike, and together as those of the last one."""
+        """Of each column, so that the energy rows of all layers vary alike; that of the embedding is one."""
         n_structures = int(structure_index.max()) + 1
         place = structure_index * self.n_elements + elements
         summed = scatter_sum(self._linear_features(features, elements), place, n_structures * self.n_elements)
@@ -128,7 +129,7 @@ class LocalKernel(nn.Module):
         varies = spread > torch.finfo(spread.dtype).eps * spread.max()
         if not varies.any():
             return torch.ones_like(self.activation_scale)
-        scales = torch.where(varies, (spread[varies][0] / spread / varies.sum()).sqrt(), 0.0)
+        scales = torch.where(varies, (spread[varies][0] / spread).sqrt(), 0.0)
         return scales.repeat_interleave(torch.tensor(widths, device=scales.device))
 
     @property
@@ -296,6 +297,13 @@ class LocalKernel(nn.Module):
         owner = torch.cat([self.inducing_elements, linear])
         return [(owner == element).nonzero().squeeze(-1) for element in range(self.n_elements)]
 
+    def readout_columns(self) -> Tensor | None:
+        """The columns of φ that belong to the embedding and to constants; ``None`` if there are no others."""
+        if not self.embedding.hidden_layers:
+            return None
+        column = torch.arange(self.n_weights, device=self.center.device).unflatten(0, (self.n_elements, -1))
+        return torch.cat([column[:, : self.embedding.n_last], column[:, -1:]], dim=1).flatten()
+
     def fourier_features(self, features: Tensor, frequencies: Tensor, phases: Tensor) -> Tensor:
         """s cos(ω·h/ℓ + b): with weights N(0, 2/D) a draw from the stationary prior, (n_atoms, D).
 
@@ -331,8 +339,12 @@ class LocalKernel(nn.Module):
             amplitude=amplitude,
             whitening=whitening,
             mean_inducing=_means(self.one_hot[:, self.inducing_elements], cholesky),
-            linear_scale=variance if self.log_linear_scale is None else torch.exp(self.log_linear_scale),
+            linear_scale=variance if self.log_linear_scale is None else self._shared_scale(self.log_linear_scale),
         )
+
+    def _shared_scale(self, log_scale: Tensor) -> Tensor:
+        """Of one of the layers."""
+        return torch.exp(log_scale) / math.sqrt(1 + len(self.embedding.hidden_layers))
 
     def _distances(self, features: Tensor, constants: Constants) -> Tensor:
         """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it. features: as ``compared`` gives them."""
