@@ -124,7 +124,7 @@ def test_layers_have_equal_shares_of_the_prior(trained: Trained, fitted: Potenti
         graph = graph_of(*trained.train.structures, cutoff=potential.cutoff)
         rows = potential.head.rows(potential.embed(graph), graph)[0]
         embedding = potential.head.embedding
-        columns = rows.unflatten(-1, (3, -1))[..., :-1] / potential.head.kernel.constants().linear_scale
+        columns = rows.unflatten(-1, (3, -1))[..., :-1] / potential.head.kernel.log_linear_scale.exp()
         return (columns - columns.mean(0)).square().mean(0).sum(0), [embedding.n_last, *embedding.hidden_layers]
 
     with torch.no_grad():
