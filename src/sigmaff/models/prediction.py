@@ -96,9 +96,8 @@ class Prediction:
     """σ of reference energies that the compositions of the training set leave open. ``predict`` adds it to energy σ; no
     calibration scales it."""
     component_std: Tensor | None = field(default=None, metadata=_per("atom"))
-    """Raw energy σ of the connected part of the graph that holds the atom, over its number of atoms, without what is due
-    to unseen surroundings: that is in force σ already. Calibrated force σ may grow with it (``ForceGrowth``); present
-    where that needs it."""
+    """Raw energy σ per atom of the connected part of the graph that holds the atom, less what unseen surroundings add:
+    that is in force σ already. Calibrated force σ may grow with it (``ForceGrowth``); present where that needs it."""
     stress: Tensor | None = field(default=None, metadata=_per("structure"))  # eV/Å³, ASE's sign; NaN without a cell
     stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="stress"))
     energy_members: Tensor | None = field(default=None, metadata=_per("structure", absolute=True))
