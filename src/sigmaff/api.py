@@ -83,7 +83,7 @@ def evaluate(
         batch_size: largest number of structures in one prediction.
         listener: callbacks for progress; the default is silent.
 
-    Returns every metric by name: ``energy_mae`` (eV), ``forces_mae`` (eV/Å), ``forces_calibration``, ...
+    Returns every metric by name: ``energy_mae`` (eV), ``forces_mae`` (eV/Å), ...
 
     Example:
         >>> model = sf.load("model.sigmaff")
@@ -133,14 +133,12 @@ def calibrate(
         force_growth: let force σ grow with energy σ, as fitted on these structures; not with conformal.
         listener: callbacks for progress; the default is silent.
 
-    Returns the calibrations of energy, forces and stress; None for a quantity whose σ stays raw: it has no labels or
-    no σ, or it cannot be calibrated, as a warning then says.
+    Returns the calibrations of energy, forces and stress; None for a quantity whose σ stays raw, as a warning says.
 
     Example:
         >>> model = sf.load("model.sigmaff")
         >>> energy, forces, stress = sf.calibrate(model, "held_out.extxyz", method="scalar")
         >>> print(forces.scale, forces.scale_error)  # factor on σ, and its standard error
-        >>> sf.save(model, "calibrated.sigmaff")
     """
     listener = listener or Listener()
     before, dataset = (model.calibrations, model.energy_force_std), _dataset(model, structures, listener)
@@ -212,9 +210,7 @@ def guard(
     *,
     listener: Listener | None = None,
 ) -> GuardResult:
-    """Find a limit on σ that bounds the share of MD runs with a large force error, by labelled pilot runs.
-
-    Call it again to resume. Another ``error_above``, ``risk`` or ``confidence`` uses the labels that are there.
+    """Find a limit on σ that bounds the share of MD runs with a large error, by labelled pilots. Call again to resume.
 
     Arguments:
         model: a loaded model.

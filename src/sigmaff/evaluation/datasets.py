@@ -4,8 +4,9 @@ from typing import Literal
 
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
 from sigmaff.errors import DataError, SigmaffError
+from sigmaff.evaluation.calibrate import calibrate_evaluation, energy_force_std
 from sigmaff.evaluation.calibration import CalibrationMethod
-from sigmaff.evaluation.evaluate import calibrate_evaluation, energy_force_std, evaluate
+from sigmaff.evaluation.evaluate import evaluate
 from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.models.prediction import Quantity

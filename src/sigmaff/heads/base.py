@@ -37,6 +37,7 @@ class EnergyDistribution:
     mean: Tensor  # (n_structures,)
     node_mean: Tensor | None = None  # (n_atoms,); None for a head that sees structures as wholes
     variance: Tensor | None = None  # (n_structures,)
+    unseen: Tensor | None = None  # (n_structures,) part of the variance: surroundings unlike all known ones
 
     def detached(self) -> Self:
         return type(self)(**{name: value.detach() for name, value in self.tensors().items()})

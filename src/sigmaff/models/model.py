@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from sigmaff.models.potential import Potential
 
 
+TINY = torch.finfo(torch.float64).tiny
+
+
 class Model(nn.Module, ABC):
     """Raw predictions, and the calibrations that turn their σ into error bars."""
 
@@ -138,11 +141,13 @@ class Model(nn.Module, ABC):
         if prediction.forces_std is None or prediction.energy_std is None:
             return prediction
         parts, order = connected_parts(graph)
-        std = prediction.energy_std
+        of_parts = prediction
         if parts.n_structures > graph.n_structures:
-            of_parts = self.predict_raw(parts, forces_std="none", unseen_elements=True).energy_std
-            assert of_parts is not None
-            std = of_parts
+            of_parts = self.predict_raw(parts, forces_std="none", unseen_elements=True)
+        std = of_parts.energy_std
+        assert std is not None
+        if of_parts.unseen_std is not None:  # it is in force σ, and must not enter twice
+            std = (std.square() - of_parts.unseen_std.square()).clamp(min=0.0) / std.clamp(min=TINY)
         per_atom = std / parts.atoms_per_structure().to(std)
         by_atom = per_atom.new_empty(len(order))
         by_atom[order.to(std.device)] = per_atom[parts.structure_index.to(std.device)]

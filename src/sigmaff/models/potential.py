@@ -210,6 +210,7 @@ class Potential(Model):
             forces=scale * forces,
             node_energy=node_energy,
             energy_std=_std(distribution.variance, scale),
+            unseen_std=_std(distribution.unseen, scale),
             stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell, virial.dtype),
             provenance=Provenance(method=self.head.method, kind=self.head.kind, covariance=self.head.covariance),
         )

@@ -90,12 +90,14 @@ class Prediction:
     energy_std: Tensor | None = field(default=None, metadata=_per("structure", std="energy"))
     forces_std: Tensor | None = field(default=None, metadata=_per("atom", std="forces"))
     node_energy_std: Tensor | None = field(default=None, metadata=_per("atom"))  # never calibrated
+    unseen_std: Tensor | None = field(default=None, metadata=_per("structure"))
+    """The part of raw energy σ that is due to surroundings unlike all that are known."""
     composition_std: Tensor | None = field(default=None, metadata=_per("structure"))
     """σ of reference energies that the compositions of the training set leave open. ``predict`` adds it to energy σ; no
     calibration scales it."""
     component_std: Tensor | None = field(default=None, metadata=_per("atom"))
-    """Raw energy σ of the connected part of the graph that holds the atom, over its number of atoms. Calibrated force σ
-    may grow with it (``ForceGrowth``); present where that needs it."""
+    """Raw energy σ per atom of the connected part of the graph that holds the atom, less what unseen surroundings add:
+    that is in force σ already. Calibrated force σ may grow with it (``ForceGrowth``); present where that needs it."""
     stress: Tensor | None = field(default=None, metadata=_per("structure"))  # eV/Å³, ASE's sign; NaN without a cell
     stress_std: Tensor | None = field(default=None, metadata=_per("structure", std="stress"))
     energy_members: Tensor | None = field(default=None, metadata=_per("structure", absolute=True))

@@ -204,13 +204,15 @@ class LNK(Head):
             rows = self.kernel.rows(features, elements)
         node_mean = self._node_mean(node_features, rows)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
-            variance = self._variance(features, elements, rows, graph)
+            variance, unseen = self._variance(features, elements, rows, graph), None
             if self.unseen is not None:
-                variance = variance + self.unseen.variance(*self._surroundings(node_features, graph), graph)
+                unseen = self.unseen.variance(*self._surroundings(node_features, graph), graph)
+                variance = variance + unseen
         return EnergyDistribution(
             node_mean=node_mean,
             mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures),
             variance=variance,
+            unseen=unseen,
         )
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:

@@ -4,8 +4,9 @@ Beside the function that the labels determine stands one that they say nothing a
 
     f(x, e) = s a(x, e) g(x, e),      g ~ GP(0, δ(e, e') κ(|y − y'|²/ℓ²)),      y = W_e (x − x̄_e)
 
-of the fixed surroundings x of an atom (``backbones.Surroundings``), whitened by element, with the Matérn-5/2 kernel κ.
-Its amplitude is zero on training atoms and one far from all of them:
+of the fixed surroundings x of an atom (``backbones.Surroundings``) with the Matérn-5/2 kernel κ. W_e whitens the
+surroundings of one kind, such as those of carbon atoms in methyl groups: differences between kinds are not spread.
+The amplitude is zero on training atoms and one far from all of them:
 
     a² = 1 / (1 + Σ_m (r/|y − y_m|)⁸)
 
@@ -22,15 +23,20 @@ energy of a structure gets the sum over its atoms. Two atoms of one element in l
 """
 
 import math
+import warnings
 from typing import NamedTuple, Self
 
 import torch
+from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads.kernels import MATERN52, squared_distances
 from sigmaff.heads.lnk.inducing import farthest_points
 
+N_KINDS, ATOMS_PER_KIND, ROUNDS = 8, 20, 2
+"""Kinds of surroundings of an element that are told apart at most, training atoms of each at least on average, and how
+often they are found anew."""
 N_POINTS = 256
 """Known surroundings of each element, at most."""
 MAX_ATOMS = 20_000
@@ -111,11 +117,11 @@ class UnseenSurroundings(nn.Module):
             return
         mean = surroundings.mean(0)
         centred = surroundings - mean
-        eigenvalues, eigenvectors = torch.linalg.eigh(centred.T @ centred / len(centred))
-        typical = eigenvalues.clamp(min=0.0).mean()
-        typical = torch.where(typical > 0, typical, torch.ones_like(typical))
+        whitening = _whitening(centred)
+        for _ in range(ROUNDS if element < self.n_elements else 0):
+            whitening = _whitening(centred - _nearest_means(centred, centred @ whitening))
         self.means[element] = mean
-        self.whitening[element] = eigenvectors * (eigenvalues.clamp(min=0.0) + RIDGE * typical).rsqrt()
+        self.whitening[element] = whitening
 
     def _standardized(self, surroundings: Tensor, element: int) -> Tensor:
         return (surroundings - self.means[element]) @ self.whitening[element]
@@ -227,3 +233,23 @@ class UnseenSurroundings(nn.Module):
             of_function = known.amplitude[own].unsqueeze(-1) / length * turned
             slopes[:, own] = (of_amplitude - of_function) @ self.whitening[element].T
         return self.prior * slopes
+
+
+def _whitening(residuals: Tensor) -> Tensor:
+    """W (d, d) such that residuals (n, d) times W have unit variance, but for directions in which they hardly vary."""
+    eigenvalues, eigenvectors = torch.linalg.eigh(residuals.T @ residuals / len(residuals))
+    eigenvalues = eigenvalues.clamp(min=0.0)
+    typical = eigenvalues.mean()
+    ridge = RIDGE * torch.where(typical > 0, typical, torch.ones_like(typical))
+    return eigenvectors * (eigenvalues + ridge).rsqrt()
+
+
+def _nearest_means(values: Tensor, coordinates: Tensor) -> Tensor:
+    """Mean of the values (n, d) of the kind that each belongs to: kinds are clusters of the coordinates (k-means)."""
+    n_kinds = max(1, min(N_KINDS, len(values) // ATOMS_PER_KIND))
+    start = farthest_points(coordinates, n_kinds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a kind may lose all of its atoms
+        _, labels = kmeans2(coordinates.cpu().numpy(), start.cpu().numpy(), minit="matrix")
+    kinds = torch.nn.functional.one_hot(torch.as_tensor(labels, dtype=torch.int64), n_kinds).to(values)
+    return kinds @ (kinds.T @ values / kinds.sum(0).clamp(min=1.0).unsqueeze(-1))
