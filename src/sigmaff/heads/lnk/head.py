@@ -318,9 +318,8 @@ class LNK(Head):
         """The same for slopes along tangents (c, n_atoms, n_features): (c, n_structures, p), (c, n_structures)."""
         features, learned = self._learned(node_features), self._learned(tangents)
         elements = self.element_index[graph.atomic_numbers]
-        slopes = self.kernel.basis_slopes(features, learned, elements)
-        shape = (len(slopes), graph.n_structures, slopes.shape[-1])
-        summed = slopes.new_zeros(shape).index_add(1, graph.structure_index, slopes)
+        index, n_structures = graph.structure_index, graph.n_structures
+        summed = self.kernel.basis_slopes(features, learned, elements, index, n_structures)
         residual = self._slope_factor() ** 2 * self.kernel.slope_residual(features, learned, elements, summed, graph)
         if self.unseen is not None:
             surroundings, kinds = self._surroundings(node_features, graph)
@@ -331,7 +330,8 @@ class LNK(Head):
     def _diagonal_slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         features, tangents = self._learned(node_features), self._learned(tangents)
         elements = self.element_index[graph.atomic_numbers]
-        slopes = self.kernel.basis_slopes(features, tangents, elements)
+        each = torch.arange(graph.n_atoms, device=features.device)
+        slopes = self.kernel.basis_slopes(features, tangents, elements, each, graph.n_atoms)
         residual = self.kernel.node_slope_residual(features, tangents, elements, slopes)
         by_atom = residual + self.spread(slopes).square().sum(-1)
         return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)

@@ -191,20 +191,24 @@ class LocalKernel(nn.Module):
             return weights
         return torch.cat([self.constants().whitening.T @ weights[: self.n_inducing], weights[self.n_inducing :]])
 
-    def basis_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
-        """Derivatives of φ along the tangents, (c, n_atoms, n_weights)."""
+    def basis_slopes(
+        self, features: Tensor, tangents: Tensor, elements: Tensor, structure_index: Tensor, n_structures: int
+    ) -> Tensor:
+        """Derivatives of φ along the tangents, summed over atoms of a structure, (c, n_structures, n_weights)."""
         parts, constants = [], self.constants()
         if self.stationary is not None:
             compared, moved = self.compared(features), self.compared(tangents)
             along = (moved * compared).sum(-1, keepdim=True) - moved @ self.inducing_points.T  # t·(h − z)
             slope = self.stationary.first_derivative(self._distances(compared, constants)) * along
             scaled = 2.0 * constants.inverse_length.square() * slope * constants.amplitude[elements]
-            parts.append(scaled @ constants.whitening.T)
+            parts.append(_sums(scaled, structure_index, n_structures) @ constants.whitening.T)
         if self.linear:
-            slopes = self._by_element(self._linear_slopes(features, tangents, elements), elements)
-            slopes = torch.cat([slopes, torch.zeros_like(slopes[..., :1])], dim=-1)  # of the constants
-            parts.append(constants.linear_scale * slopes.flatten(-2))
-        return torch.cat(parts, dim=-1)
+            slopes = constants.linear_scale * self._linear_slopes(features, tangents, elements)
+            place = structure_index * (self.n_elements + 1) + elements
+            by_element = _sums(slopes, place, n_structures * (self.n_elements + 1)).unflatten(1, (n_structures, -1))
+            known = by_element[:, :, : self.n_elements]
+            parts.append(torch.cat([known, torch.zeros_like(known[..., :1])], dim=-1).flatten(-2))  # of constants: 0
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def node_residual(self, features: Tensor, elements: Tensor, basis: Tensor) -> Tensor:
         """k(h_i, h_i) − φ_i·φ_i, (n_atoms,)."""
@@ -339,12 +343,10 @@ class LocalKernel(nn.Module):
             amplitude=amplitude,
             whitening=whitening,
             mean_inducing=_means(self.one_hot[:, self.inducing_elements], cholesky),
-            linear_scale=variance if self.log_linear_scale is None else self._shared_scale(self.log_linear_scale),
+            linear_scale=variance
+            if self.log_linear_scale is None
+            else torch.exp(self.log_linear_scale) / math.sqrt(1 + len(self.embedding.hidden_layers)),
         )
-
-    def _shared_scale(self, log_scale: Tensor) -> Tensor:
-        """Of one of the layers."""
-        return torch.exp(log_scale) / math.sqrt(1 + len(self.embedding.hidden_layers))
 
     def _distances(self, features: Tensor, constants: Constants) -> Tensor:
         """|h − z|²/ℓ², (n_atoms, m), as ``squared_distances`` has it. features: as ``compared`` gives them."""
@@ -371,10 +373,9 @@ class LocalKernel(nn.Module):
         return self.activation_scale * (self.activated(features) - self.linear_center[elements])
 
     def _linear_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
-        def slope(tangent: Tensor) -> Tensor:
-            return torch.func.jvp(lambda h: self._linear_features(h, elements), (features,), (tangent,))[1]
-
-        return torch.func.vmap(slope)(tangents)
+        """Activations act on each feature alone."""
+        slopes = torch.func.jvp(lambda h: self._linear_features(h, elements), (features,), (torch.ones_like(features),))
+        return slopes[1] * tangents
 
     def _by_element(self, values: Tensor, elements: Tensor) -> Tensor:
         """Place an atom's values in the row of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements, d)."""
@@ -385,6 +386,11 @@ class LocalKernel(nn.Module):
 def _means(kinds: Tensor, values: Tensor) -> Tensor:
     """Mean of the rows (m, d) of each kind, given one-hot (n_kinds, m); 0 for a kind without rows."""
     return kinds @ values / kinds.sum(1, keepdim=True).clamp(min=1.0)
+
+
+def _sums(values: Tensor, index: Tensor, n: int) -> Tensor:
+    """Of values with the same index: (c, m, d) -> (c, n, d)."""
+    return values.new_zeros(len(values), n, values.shape[-1]).index_add(1, index, values)
 
 
 def _projector(counts: Tensor) -> Tensor:
