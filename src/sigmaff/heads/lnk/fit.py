@@ -102,8 +102,8 @@ class _Collected:
     held_out: list[Rows]
     columns: Tensor | None = None  # of the weights that it is about; None: all
     readout: "_Collected | None" = None
-    """The same of the weights of the embedding alone, if there are others: a mean that used hidden layers would follow
-    the training set too closely."""
+    """The same of the weights of the embedding alone, if there are others: hidden layers have a part in σ, and the mean
+    is that of the last layer."""
 
     @property
     def of_mean(self) -> "_Collected":
