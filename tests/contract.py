@@ -182,7 +182,7 @@ def _build(backbone: BackboneConfig, head: HeadConfig, seed: int = 1) -> Potenti
         potential.set_precision(torch.float64)
         potential.eval()
         if solved:
-            dataset = GraphDataset(_relabelled(potential, frames), CUTOFF, torch.float64)
+            dataset = GraphDataset(relabelled(potential, frames), CUTOFF, torch.float64)
             return solve_head(potential, head, dataset, dataset)[0].eval()
         with torch.no_grad():
             graph = potential.prepare(graph_of(*frames))
@@ -205,7 +205,7 @@ def labelled(frames: list[Atoms]) -> LabelledStructures:
     )
 
 
-def _relabelled(potential: Potential, frames: list[Atoms]) -> LabelledStructures:
+def relabelled(potential: Potential, frames: list[Atoms]) -> LabelledStructures:
     """Labels that a potential misses by a little: what it predicts, plus noise."""
     generator = np.random.default_rng(4)
     predictions = [potential.predict(graph_of(atoms)) for atoms in frames]

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from cli_case import fail, succeed, write_config
-from sigmaff.config import print_defaults, read_config
+from sigmaff.config import print_defaults, read_config, with_unnamed
 from sigmaff.data import DataSource
 from sigmaff.errors import ConfigError
 from sigmaff.heads import LNKConfig
@@ -253,3 +253,28 @@ def test_a_model_without_a_head_has_sigma() -> None:
     data = {"source": "data.extxyz"}
     config = RunConfig.model_validate({"data": data, "model": {"backbone": {"name": "schnet", "cutoff": 5.0}}})
     assert config.model.head == RunConfig.model_validate({"data": data}).model.head == LNKConfig()
+
+
+FORMER = {"model.head.variance_labels": "energy+forces", "model.head.distance_aware": False, "no.such.key": 1}
+
+
+class TestFormerDefaults:
+    """A run that began with other defaults keeps them, unless somebody names another value."""
+
+    def test_take_the_place_of_what_nobody_names(self, tmp_path: Path) -> None:
+        config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("model.head", {"name": "lnk"})))
+        kept = with_unnamed(config, FORMER).model.head
+        assert isinstance(kept, LNKConfig)
+        assert (kept.variance_labels, kept.distance_aware) == ("energy+forces", False)
+
+    def test_give_way_to_what_is_named(self, tmp_path: Path) -> None:
+        head = {"name": "lnk", "distance_aware": True}
+        config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("model.head", head)))
+        kept = with_unnamed(config, FORMER).model.head
+        assert isinstance(kept, LNKConfig)
+        assert (kept.variance_labels, kept.distance_aware) == ("energy+forces", True)
+
+    def test_are_no_matter_of_a_head_that_lacks_the_keys(self, tmp_path: Path) -> None:
+        head = {"name": "deterministic"}
+        config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("model.head", head)))
+        assert with_unnamed(config, FORMER) == config
