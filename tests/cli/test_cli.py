@@ -107,7 +107,7 @@ def test_batch_size_changes_nothing(workspace: Workspace, summary: dict, tmp_pat
     succeed("evaluate", workspace.model, workspace / "test.extxyz", "--json", tmp_path / "a.json", "--batch-size", "3")
     again = read_json(tmp_path / "a.json")
     for key in ("energy_mae", "forces_mae", "energy_nll", "forces_nll"):
-        assert again[key] == pytest.approx(summary[key], rel=1e-4)
+        assert again[key] == pytest.approx(summary[key], rel=1e-3)
 
 
 def test_training_structures_are_noticed(workspace: Workspace) -> None:

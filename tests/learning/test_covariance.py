@@ -98,7 +98,7 @@ def test_variances_are_those_that_the_model_predicts(name: str, trained: Trained
     covariance = energy_covariance(model, structures.structures)
     expected = in_model_unit(model, GraphDataset(structures, model.cutoff, torch.float64))
     torch.testing.assert_close(covariance.variances(), expected, rtol=1e-5, atol=0.0)
-    assert (covariance.residual.max() > 0) == (name not in ("linear", "llpr"))
+    assert (covariance.residual.max() > 0) == (name != "llpr")
 
 
 @pytest.mark.parametrize("name", ["linear", "rbf, with a residual"])
@@ -124,7 +124,7 @@ def test_near_copies_off_the_data_are_not_chosen_twice(trained: Trained) -> None
     covariance = energy_covariance(model, [*broken, *known])
     assert (covariance.residual[:5] > 0.5 * covariance.variances()[:5]).all()
     for method in (max_det, k_centre):
-        chosen = [index for index, _ in method(covariance, 4, torch.ones(13, dtype=torch.float64))]
+        chosen = [index for index, _ in method(covariance, 3, torch.ones(13, dtype=torch.float64))]
         assert sum(index < 5 for index in chosen) == 1
 
 

@@ -62,7 +62,13 @@ class HeadSettings(Settings):
     @model_serializer(mode="wrap")
     def _without_unwritten(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = serialize(self)
-        return {key: value for key, value in written.items() if (key, value) not in self.unwritten.items()}
+        left_out = self.unwritten.items()
+        return {key: value for key, value in written.items() if (key, value) not in left_out and key not in self.idle}
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Settings that others leave without effect: they are not written."""
+        return ()
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -131,9 +131,9 @@ PAPERS_LNK = LNKConfig(
     fit="variational",
     freeze_backbone=False,
     n_samples=64,
-    draws="independent",
+    variance_labels="energy+forces",
 )
-"""Its forces are never sampled: the last two settings are those that finished cells were made with."""
+"""Its forces are never sampled, and it is not solved: the last two settings are those of finished cells."""
 
 METHODS: dict[str, Method] = {
     "backbone": Method(title="backbone alone", growth="not by n"),

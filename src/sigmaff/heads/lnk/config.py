@@ -104,6 +104,11 @@ class LNKConfig(SampledHeadSettings):
         return self.features == "all_layers"
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        of_closed_form = () if self.fit == "closed_form" else ("distance_aware", "distance_prior")
+        return (*of_closed_form, "draws") if self.covariance == "diagonal" else of_closed_form
+
+    @property
     def wants_surroundings(self) -> bool:
         return self.distance_aware and self.fit == "closed_form"
 
