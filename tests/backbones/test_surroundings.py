@@ -8,6 +8,7 @@ from ase.build import bulk
 
 from contract import ETHANOL, graph_of
 from sigmaff.backbones import Surroundings
+from sigmaff.backbones.linear_response import AutomaticResponse
 from sigmaff.backbones.surroundings import N_RADIAL
 from sigmaff.graph import build_graph
 
@@ -68,3 +69,22 @@ def test_is_float64_whatever_the_network_is():
 @pytest.mark.parametrize("cutoff", [3.0, 10.0])
 def test_reaches_no_farther_than_the_backbone_or_five_angstrom(cutoff: float):
     assert Surroundings(ELEMENTS, cutoff).cutoff == min(cutoff, 5.0)
+
+
+@pytest.mark.parametrize(
+    "atoms", [ETHANOL, bulk("NaCl", "rocksalt", a=5.6), Atoms("H")], ids=["molecule", "crystal", "atom"]
+)
+def test_response_is_the_derivative(atoms: Atoms):
+    """By automatic differentiation; in the crystal one pair of atoms is neighbours several times."""
+    surroundings = Surroundings((1, 6, 8, 11, 17), 6.0)
+    graph = build_graph(atoms, 6.0, torch.float64)
+    found, expected = surroundings.linear_response(graph), AutomaticResponse(surroundings, graph)
+    torch.testing.assert_close(found.embeddings, expected.embeddings)
+    torch.manual_seed(0)
+    cotangents = torch.randn(3, *found.embeddings.shape, dtype=torch.float64)
+    for one, other in zip(found.pull_back(cotangents), expected.pull_back(cotangents), strict=True):
+        torch.testing.assert_close(one, other)
+    directions, shifts = (
+        torch.randn(2, *values.shape, dtype=torch.float64) for values in (graph.positions, graph.pair_shift)
+    )
+    torch.testing.assert_close(found.push_forward(directions, shifts), expected.push_forward(directions, shifts))

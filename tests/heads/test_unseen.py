@@ -111,11 +111,12 @@ def test_copies_are_wrong_alike(unseen: UnseenSurroundings):
     torch.testing.assert_close(copies, 16.0 * unseen.variance(x, elements, graph))
 
 
-def test_draws_have_the_variance(unseen: UnseenSurroundings):
+def test_draws_have_the_variance(unseen: UnseenSurroundings, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sigmaff.heads.lnk.unseen.N_WAVES", 2048)
     x, elements, graph = atoms([3, 1, 5])
-    waves = Waves.drawn(unseen, 2048, 4096, torch.Generator().manual_seed(0))
+    waves = Waves.drawn(unseen, 2048, torch.Generator().manual_seed(0))
     drawn = unseen.sampled(x, elements, waves)
-    sums = torch.zeros(3, 4096, dtype=torch.float64).index_add(0, graph.structure_index, drawn)
+    sums = torch.zeros(3, 2048, dtype=torch.float64).index_add(0, graph.structure_index, drawn)
     torch.testing.assert_close(sums.square().mean(1), unseen.variance(x, elements, graph), rtol=0.15, atol=0.0)
 
 
@@ -134,3 +135,10 @@ def test_few_or_equal_atoms_are_enough(unseen: UnseenSurroundings):
     kernel.learn(x, torch.tensor([0, 0, 1]))
     assert float(kernel.node_variance(x[:1], torch.tensor([0]))) < 1e-6
     assert float(kernel.node_variance(x[:1] + 100.0, torch.tensor([0]))) > 0.99
+
+
+def test_slopes_of_draws_are_their_derivatives(unseen: UnseenSurroundings):
+    x, elements, _ = atoms([3, 2])
+    waves = Waves.drawn(unseen, 3, torch.Generator().manual_seed(0))
+    expected = torch.func.jacrev(lambda values: unseen.sampled(values, elements, waves).sum(0))(x)
+    torch.testing.assert_close(unseen.sampled_slopes(x, elements, waves), expected)

@@ -55,7 +55,7 @@ def draw(
         prior=prior * math.sqrt(2.0 / n_frequencies),
         posterior=weights(kernel.n_weights, n_samples, generator),
         unseen=weights(kernel.n_linear, n_samples, generator),
-        waves=None if surroundings is None else Waves.drawn(surroundings, n_frequencies, n_samples, generator),
+        waves=None if surroundings is None else Waves.drawn(surroundings, n_samples, generator),
     )
 
 

@@ -47,6 +47,8 @@ LENGTH = 2.0
 """ℓ in units of the reach."""
 NEAREST = 1e-8
 """Added to squared distances, in units of the squared reach."""
+N_WAVES = 128
+"""Random Fourier features of a draw: they add 6 % to the error of its variance, where 16 draws have 18 %."""
 MAX_PAIRS = 2**22
 """Pairs of atoms whose covariance is held in memory at once."""
 
@@ -67,13 +69,13 @@ class Waves(NamedTuple):
     weights: Tensor  # (n_elements + 1, n_frequencies, n_samples) of variance 2/n_frequencies
 
     @classmethod
-    def drawn(cls, of: "UnseenSurroundings", n_frequencies: int, n_samples: int, generator: torch.Generator) -> Self:
+    def drawn(cls, of: "UnseenSurroundings", n_samples: int, generator: torch.Generator) -> Self:
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
-        phases = 2.0 * math.pi * torch.rand(n_frequencies, generator=generator, dtype=torch.float64, device="cpu")
-        frequencies = MATERN52.draw_frequencies(n_frequencies, of.n_features, generator)
-        weights = normal(of.n_elements + 1, n_frequencies, n_samples) * math.sqrt(2.0 / n_frequencies)
+        phases = 2.0 * math.pi * torch.rand(N_WAVES, generator=generator, dtype=torch.float64, device="cpu")
+        frequencies = MATERN52.draw_frequencies(N_WAVES, of.n_features, generator)
+        weights = normal(of.n_elements + 1, N_WAVES, n_samples) * math.sqrt(2.0 / N_WAVES)
         return cls(frequencies, phases, weights)
 
     def to(self, device: torch.device) -> Self:
