@@ -83,10 +83,11 @@ def test_slope_of_the_amplitude_is_its_derivative(unseen: UnseenSurroundings):
     moved = torch.randn_like(x)
 
     def amplitude(surroundings: Tensor) -> Tensor:
-        return unseen.known(surroundings, elements).amplitude
+        return unseen.amplitude(unseen.coordinates(surroundings, elements), elements)
 
     slope = torch.func.jvp(amplitude, (x,), (moved,))[1]
-    expected = (unseen.known(x, elements).slope * unseen.moved(moved, elements)).sum(-1)
+    _, rising = unseen.amplitude_with_slope(unseen.coordinates(x, elements), elements)
+    expected = (rising * unseen.moved(moved, elements)).sum(-1)
     torch.testing.assert_close(slope, expected)
 
 

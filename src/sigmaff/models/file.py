@@ -332,7 +332,8 @@ def _completed(content: Any) -> Any:
         config = part.get("config") if isinstance(part, dict) else None
         head = config.get("head") if isinstance(config, dict) else None
         if isinstance(head, dict) and head.get("name") in SAMPLED:
-            head.setdefault("draws", "independent")
+            if head.get("covariance") != "diagonal":  # whose forces are not sampled
+                head.setdefault("draws", "independent")
             if head["name"] == "lnk" and content.get("format_version") in range(5):
                 head["distance_aware"] = False
     return content

@@ -53,14 +53,6 @@ MAX_PAIRS = 2**22
 """Pairs of atoms whose covariance is held in memory at once."""
 
 
-class Known(NamedTuple):
-    """Where atoms stand."""
-
-    coordinates: Tensor  # y (n_atoms, d)
-    amplitude: Tensor  # a (n_atoms,)
-    slope: Tensor  # ∂a/∂y (n_atoms, d)
-
-
 class Waves(NamedTuple):
     """The random numbers behind draws of g: random Fourier features."""
 
@@ -161,24 +153,30 @@ class UnseenSurroundings(nn.Module):
         """(r/|y − y_m|)⁸ of each point, 0 for those of other elements, and |y − y_m|², (n_atoms, n_points) each."""
         squares = squared_distances(coordinates, self.points) + NEAREST * reach.square()
         own = elements.unsqueeze(-1) == self.point_elements
-        return torch.where(own, (reach.square() / squares) ** 4, 0.0), squares
+        near = (reach.square() / squares).square()
+        return torch.where(own, near * near, 0.0), squares
 
-    def known(self, surroundings: Tensor, elements: Tensor) -> Known:
-        coordinates = self.coordinates(surroundings, elements)
+    def amplitude(self, coordinates: Tensor, elements: Tensor) -> Tensor:
+        """a, (n_atoms,)."""
+        return (1.0 + self._closeness(coordinates, elements, self.reach)[0].sum(-1)).rsqrt()
+
+    def amplitude_with_slope(self, coordinates: Tensor, elements: Tensor) -> tuple[Tensor, Tensor]:
+        """a, and ∂a/∂y (n_atoms, d)."""
         closeness, squares = self._closeness(coordinates, elements, self.reach)
         amplitude = (1.0 + closeness.sum(-1)).rsqrt()
         pulls = closeness / squares
         slope = coordinates * pulls.sum(-1, keepdim=True) - pulls @ self.points
-        return Known(coordinates, amplitude, 4.0 * amplitude.pow(3).unsqueeze(-1) * slope)
+        return amplitude, 4.0 * amplitude.pow(3).unsqueeze(-1) * slope
 
     def node_variance(self, surroundings: Tensor, elements: Tensor) -> Tensor:
         """s² a², (n_atoms,)."""
-        return (self.prior * self.known(surroundings, elements).amplitude).square()
+        return (self.prior * self.amplitude(self.coordinates(surroundings, elements), elements)).square()
 
     def variance(self, surroundings: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
         """Of Σ_i f_i of each structure, (n_structures,)."""
-        known = self.known(surroundings, elements)
-        scaled, kind, amplitude = self._padded(known, elements, graph)
+        coordinates = self.coordinates(surroundings, elements)
+        amplitude = self.amplitude(coordinates, elements)
+        scaled, kind, amplitude = self._padded(coordinates, amplitude, elements, graph)
         total = scaled.new_zeros(graph.n_structures)
         block = max(1, MAX_PAIRS // (scaled.shape[0] * scaled.shape[1]))
         weights = amplitude * kind
@@ -190,9 +188,10 @@ class UnseenSurroundings(nn.Module):
 
     def slope_variance(self, surroundings: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
         """Of the slope of Σ_i f_i along directions (c, n_atoms, d) of the surroundings, (c, n_structures)."""
-        known, moved = self.known(surroundings, elements), self.moved(tangents, elements)
-        rising = graph.pad((moved * known.slope).sum(-1, keepdim=True))  # ∂a of each atom
-        scaled, kind, amplitude = self._padded(known, elements, graph)
+        coordinates, moved = self.coordinates(surroundings, elements), self.moved(tangents, elements)
+        amplitude, slope = self.amplitude_with_slope(coordinates, elements)
+        rising = graph.pad((moved * slope).sum(-1, keepdim=True))  # ∂a of each atom
+        scaled, kind, amplitude = self._padded(coordinates, amplitude, elements, graph)
         t = graph.pad(moved) / (LENGTH * self.reach)
         u = squared_distances(scaled, scaled)
         same = kind @ kind.transpose(-1, -2)
@@ -208,31 +207,34 @@ class UnseenSurroundings(nn.Module):
         total = value * (rising @ rising.transpose(-1, -2)) + mixed + both * curved
         return self.prior.square() * total.sum((-1, -2))
 
-    def _padded(self, known: Known, elements: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor, Tensor]:
+    def _padded(
+        self, coordinates: Tensor, amplitude: Tensor, elements: Tensor, graph: AtomicGraph
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """y/ℓ, one-hot elements (zero where there is no atom) and amplitudes (…, 1) by structure."""
-        one_hot = torch.nn.functional.one_hot(elements, self.n_elements + 1).to(known.coordinates.dtype)
-        scaled = known.coordinates / (LENGTH * self.reach)
-        return graph.pad(scaled), graph.pad(one_hot), graph.pad(known.amplitude.unsqueeze(-1))
+        one_hot = torch.nn.functional.one_hot(elements, self.n_elements + 1).to(coordinates.dtype)
+        scaled = coordinates / (LENGTH * self.reach)
+        return graph.pad(scaled), graph.pad(one_hot), graph.pad(amplitude.unsqueeze(-1))
 
     def sampled(self, surroundings: Tensor, elements: Tensor, waves: Waves) -> Tensor:
         """Draws of f, (n_atoms, n_samples), differentiable in the surroundings."""
-        known = self.known(surroundings, elements)
-        angles = known.coordinates @ waves.frequencies.T / (LENGTH * self.reach) + waves.phases
+        coordinates = self.coordinates(surroundings, elements)
+        angles = coordinates @ waves.frequencies.T / (LENGTH * self.reach) + waves.phases
         drawn = torch.einsum("nf,nfs->ns", torch.cos(angles), waves.weights[elements])
-        return self.prior * known.amplitude.unsqueeze(-1) * drawn
+        return self.prior * self.amplitude(coordinates, elements).unsqueeze(-1) * drawn
 
     def sampled_slopes(self, surroundings: Tensor, elements: Tensor, waves: Waves) -> Tensor:
         """Derivatives of Σ_i f_i of the draws by the surroundings, (n_samples, n_atoms, d)."""
-        known, length = self.known(surroundings, elements), LENGTH * self.reach
-        angles = known.coordinates @ waves.frequencies.T / length + waves.phases
+        coordinates, length = self.coordinates(surroundings, elements), LENGTH * self.reach
+        amplitude, slope = self.amplitude_with_slope(coordinates, elements)
+        angles = coordinates @ waves.frequencies.T / length + waves.phases
         slopes = torch.zeros(waves.weights.shape[-1], *surroundings.shape, dtype=angles.dtype, device=angles.device)
         for element in elements.unique().tolist():
             own = (elements == element).nonzero().squeeze(-1)
             weights = waves.weights[element]  # (n_frequencies, n_samples)
             drawn = torch.cos(angles[own]) @ weights
             turned = (torch.sin(angles[own]).unsqueeze(0) * weights.T.unsqueeze(1)) @ waves.frequencies
-            of_amplitude = drawn.T.unsqueeze(-1) * known.slope[own]
-            of_function = known.amplitude[own].unsqueeze(-1) / length * turned
+            of_amplitude = drawn.T.unsqueeze(-1) * slope[own]
+            of_function = amplitude[own].unsqueeze(-1) / length * turned
             slopes[:, own] = (of_amplitude - of_function) @ self.whitening[element].T
         return self.prior * slopes
 
