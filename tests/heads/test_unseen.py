@@ -143,3 +143,16 @@ def test_slopes_of_draws_are_their_derivatives(unseen: UnseenSurroundings):
     waves = Waves.drawn(unseen, 3, torch.Generator().manual_seed(0))
     expected = torch.func.jacrev(lambda values: unseen.sampled(values, elements, waves).sum(0))(x)
     torch.testing.assert_close(unseen.sampled_slopes(x, elements, waves), expected)
+
+
+def test_of_many_atoms_some_are_enough(monkeypatch: pytest.MonkeyPatch):
+    """Sites alternate in a file: a choice at regular steps would see one of them."""
+    monkeypatch.setattr("sigmaff.heads.lnk.unseen.MAX_ATOMS", 200)
+    torch.manual_seed(0)
+    sites = 10.0 * torch.arange(2).repeat(400)
+    training = torch.randn(800, N_FEATURES, dtype=torch.float64) + sites.unsqueeze(-1)
+    kernel = UnseenSurroundings(N_FEATURES, 1)
+    kernel.prior.fill_(1.0)
+    kernel.reach.fill_(4.0)
+    kernel.learn(training, torch.zeros(800, dtype=torch.int64))
+    assert (kernel.node_variance(training, torch.zeros(800, dtype=torch.int64)) < 0.1).all()

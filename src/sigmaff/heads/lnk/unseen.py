@@ -40,7 +40,7 @@ often they are found anew."""
 N_POINTS = 256
 """Known surroundings of each element, at most."""
 MAX_ATOMS = 20_000
-"""Training atoms of an element among which they are chosen, at most."""
+"""Training atoms of an element that are looked at, at most; of more, a random choice."""
 RIDGE = 1e-2
 """Added to the eigenvalues of the covariance of surroundings, in units of their mean."""
 LENGTH = 2.0
@@ -92,23 +92,19 @@ class UnseenSurroundings(nn.Module):
     @torch.no_grad()
     def learn(self, surroundings: Tensor, elements: Tensor) -> None:
         """Remember the surroundings of training atoms, (n_atoms, d): their means, spread and outermost points."""
-        for element in range(self.n_elements + 1):
-            own = surroundings if element == self.n_elements else surroundings[elements == element]
-            self._whiten(own, element)
         self.point_elements.fill_(-1)
+        self._whiten(_some(surroundings), self.n_elements)
         for element in range(self.n_elements):
-            own = surroundings[elements == element]
+            own = _some(surroundings[elements == element])
             if not len(own):
                 continue
-            own = own[:: -(-len(own) // MAX_ATOMS)]
+            self._whiten(own, element)
             distinct = self._standardized(own, element).unique(dim=0)
             chosen = farthest_points(distinct, min(N_POINTS, len(distinct)))
             place = slice(element * N_POINTS, element * N_POINTS + len(chosen))
             self.points[place], self.point_elements[place] = chosen, element
 
     def _whiten(self, surroundings: Tensor, element: int) -> None:
-        if not len(surroundings):
-            return
         mean = surroundings.mean(0)
         centred = surroundings - mean
         whitening = _whitening(centred)
@@ -130,9 +126,9 @@ class UnseenSurroundings(nn.Module):
 
     def _mapped(self, values: Tensor, elements: Tensor) -> Tensor:
         result = torch.zeros_like(values)
-        for element in range(self.n_elements + 1):
-            own = (elements == element).unsqueeze(-1)
-            result = result + torch.where(own, values, 0.0) @ self.whitening[element]
+        for element in elements.unique().tolist():
+            own = (elements == element).nonzero().squeeze(-1)
+            result = result.index_copy(-2, own, values[..., own, :] @ self.whitening[element])
         return result
 
     def distances(self, coordinates: Tensor, elements: Tensor) -> Tensor:
@@ -237,6 +233,14 @@ class UnseenSurroundings(nn.Module):
             of_function = amplitude[own].unsqueeze(-1) / length * turned
             slopes[:, own] = (of_amplitude - of_function) @ self.whitening[element].T
         return self.prior * slopes
+
+
+def _some(surroundings: Tensor) -> Tensor:
+    """At most MAX_ATOMS rows, drawn at random: every n-th could be atoms of the same site."""
+    if len(surroundings) <= MAX_ATOMS:
+        return surroundings
+    chosen = torch.randperm(len(surroundings), generator=torch.Generator("cpu").manual_seed(0))[:MAX_ATOMS]
+    return surroundings[chosen.to(surroundings.device)]
 
 
 def _whitening(residuals: Tensor) -> Tensor:
