@@ -68,7 +68,8 @@ def test_variance_is_that_of_the_covariance_written_out(unseen: UnseenSurroundin
 
 
 def test_slope_variance_is_the_mixed_derivative_of_the_covariance(unseen: UnseenSurroundings):
-    x, elements, graph = atoms([3, 2])
+    x, elements, graph = atoms([3, 2], spread=1.5)
+    assert float(unseen.amplitude(unseen.coordinates(x, elements), elements).std()) > 0.1  # it varies, as κ does
     tangents = torch.randn(2, *x.shape, dtype=torch.float64)
     step, found = 1e-3, unseen.slope_variance(x, tangents, elements, graph)
     for tangent, variance in zip(tangents, found, strict=True):
@@ -156,3 +157,18 @@ def test_of_many_atoms_some_are_enough(monkeypatch: pytest.MonkeyPatch):
     kernel.reach.fill_(4.0)
     kernel.learn(training, torch.zeros(800, dtype=torch.int64))
     assert (kernel.node_variance(training, torch.zeros(800, dtype=torch.int64)) < 0.1).all()
+
+
+def test_between_two_kinds_nothing_is_known():
+    """Differences between kinds of surroundings are not spread of one of them."""
+    torch.manual_seed(0)
+    kinds = torch.cat([torch.zeros(100), torch.full((100,), 20.0)]).double()
+    training = 0.1 * torch.randn(200, N_FEATURES, dtype=torch.float64)
+    training[:, 0] += kinds
+    elements = torch.zeros(200, dtype=torch.int64)
+    kernel = UnseenSurroundings(N_FEATURES, 1)
+    kernel.learn(training, elements)
+    between = training[:1].clone()
+    between[:, 0] = 10.0
+    distance = kernel.distances(kernel.coordinates(between, elements[:1]), elements[:1])
+    assert float(distance) > 20.0 * kernel.spacing()

@@ -107,3 +107,12 @@ def test_the_unknown_has_a_fifth_of_the_variance_in_distribution():
     prediction = lnk().predict_raw(graph_of(*(displaced(ETHANOL, number) for number in range(60, 80))))
     share = (prediction.unseen_std / prediction.energy_std).square()
     assert float(share.median()) == pytest.approx(SHARE, rel=0.02)
+
+
+def test_growth_of_force_std_does_not_count_it_twice():
+    """Where σ is due to unseen surroundings, what force σ grows with is as small as in distribution."""
+    potential, graph = lnk(), graph_of(ETHANOL, stretched(2.0))
+    found = potential.with_component_std(potential.predict_raw(graph), graph).component_std
+    known, broken = found[: len(ETHANOL)].max(), found[len(ETHANOL) :].max()
+    assert float(broken) < 3.0 * float(known)
+    assert float(potential.predict_raw(graph).energy_std[1]) > 30.0 * float(known) * len(ETHANOL)

@@ -192,3 +192,15 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(AutomaticResponse, "n_at_once", 1)
     for response in (one, other):
         close(exact_forces_variance(response, potential.head, graph, 9), whole, **EXACT)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("how", ["exact", "sampled"])
+def test_scale_of_slopes_is_that_of_force_std_alone(kernel: str, how: str):
+    potential = deepcopy(potential_with(kernel=kernel, distance_aware=False))
+    potential.head.slope_scale.fill_(1.0)
+    before = potential.predict(graph_of(WATER), forces_std=how)
+    potential.head.slope_scale.fill_(9.0)
+    after = potential.predict(graph_of(WATER), forces_std=how)
+    close(after.forces_std, 3.0 * before.forces_std, **EXACT)
+    close(after.energy_std, before.energy_std, **EXACT)
