@@ -68,7 +68,7 @@ def test_variance_is_that_of_the_covariance_written_out(unseen: UnseenSurroundin
 
 
 def test_slope_variance_is_the_mixed_derivative_of_the_covariance(unseen: UnseenSurroundings):
-    x, elements, graph = atoms([3, 2], spread=1.5)
+    x, elements, graph = atoms([5, 7], spread=1.5)
     assert float(unseen.amplitude(unseen.coordinates(x, elements), elements).std()) > 0.1  # it varies, as κ does
     tangents = torch.randn(2, *x.shape, dtype=torch.float64)
     step, found = 1e-3, unseen.slope_variance(x, tangents, elements, graph)
