@@ -130,7 +130,7 @@ def calibrate(
         model: a loaded model; its calibrations are replaced.
         structures: with energies and forces, and stress if there is any, unseen by the model, 20 or more.
         method: auto, scalar, quantile, isotonic or conformal.
-        force_growth: let force σ grow with energy σ, as fitted on these structures; not with conformal.
+        force_growth: let force σ grow with energy σ, as fitted; not with conformal.
         listener: callbacks for progress; the default is silent.
 
     Returns the calibrations of energy, forces and stress; None for a quantity whose σ stays raw, as a warning says.
@@ -215,8 +215,7 @@ def guard(
     Arguments:
         model: a loaded model.
         structures: from which the start of each run is drawn.
-        config: of runs (temperature in K, steps, timestep in fs, ...) and promise (``error_above`` in eV/Å, ``risk``,
-            ``pilots``, ``engine``), as of ``sigmaff guard``.
+        config: of runs (temperature in K, steps, ...) and promise (``error_above`` in eV/Å, ``risk``, ``engine``, ...).
         directory: of pilot runs, labels and ``guard.json``.
         listener: callbacks for progress; the default is silent.
 
@@ -228,7 +227,6 @@ def guard(
         >>> runs, promise = {"temperature": 300, "steps": 2, "check_every": 1}, {"error_above": 20.0, "risk": 0.25}
         >>> found = sf.guard(model, "start.extxyz", runs | promise | {"pilots": 3, "engine": engine}, "guard")
         >>> result = sf.run_md(model, "start.extxyz", runs | {"stop_above": found.path}, "guarded")
-        >>> print(result.threshold.statement)
     """
     starts = _structures(structures, labels=()).structures
     return md.guard(model, starts, _settings(GuardConfig, config), Path(directory), listener)
