@@ -105,6 +105,36 @@ class AutomaticResponse(LinearResponse):
         return self._embed(replace(self._graph, positions=positions, pair_shift=pair_shift))
 
 
+class PlainResponse(AutomaticResponse):
+    """By reverse passes alone, for networks that torch.func does not go through.
+
+    The derivative of uᵀ ∂h/∂x along a displacement is linear in u: its slope by u is the derivative of h.
+    """
+
+    @cached_property
+    def _transposed(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Some u, and uᵀ ∂h/∂x."""
+        cotangent = torch.zeros_like(self._recorded, requires_grad=True)
+        with torch.enable_grad():
+            pulled = torch.autograd.grad(
+                self._recorded, self._inputs, cotangent, create_graph=True, retain_graph=True, allow_unused=True
+            )
+        return cotangent, pulled
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        cotangent, pulled = self._transposed
+        given = zip(pulled, (directions, shift_directions), strict=True)
+        used = [(slope, along) for slope, along in given if slope is not None]
+        slopes = torch.autograd.grad(
+            [slope for slope, _ in used],
+            cotangent,
+            [along.to(slope.dtype) for slope, along in used],
+            retain_graph=True,
+            is_grads_batched=True,
+        )
+        return slopes[0].detach()
+
+
 class JoinedResponse(LinearResponse):
     """Of two descriptions of atoms side by side, in the precision of the second."""
 

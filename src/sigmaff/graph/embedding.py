@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 
@@ -14,6 +15,7 @@ class Embedding:
     activation: nn.Module  # applied to the embedding before the last linear map of the readout
     readout_bias: bool = True  # whether this linear map has a bias
     hidden_layers: tuple[int, ...] = ()  # lengths of the features of hidden layers, which follow the embeddings
+    has_own_energy: bool = False  # whether the network's own energy of the atom, eV, follows these; no kernel sees it
     n_surroundings: int = 0  # numbers after those that describe an atom's surroundings and are not learned
 
     @property
@@ -47,7 +49,7 @@ class Embedding:
 
     def learned(self, node_features: Tensor) -> Tensor:
         """The embeddings and the features of hidden layers, (..., n_learned)."""
-        return node_features[..., : self.n_learned] if self.n_surroundings else node_features
+        return node_features[..., : self.n_learned] if node_features.shape[-1] > self.n_learned else node_features
 
     def layer(self, node_features: Tensor, number: int) -> Tensor:
         """Features after one step of the backbone, counted from 1; without hidden layers, one of the embeddings."""
@@ -55,9 +57,18 @@ class Embedding:
             return self.last(node_features).unflatten(-1, (self.n_blocks, self.n_features))[..., number - 1, :]
         return node_features[..., self.n_last : self.n_learned].split(self.hidden_layers, dim=-1)[number - 1]
 
+    def own_energy(self, node_features: Tensor) -> Tensor:
+        """The network's own energy of each atom, eV, (...)."""
+        return node_features[..., self.n_learned]
+
     def surroundings(self, node_features: Tensor) -> Tensor:
         """What is not learned, (..., n_surroundings)."""
-        return node_features[..., self.n_learned :]
+        return node_features[..., self.n_learned + self.has_own_energy :]
+
+    def joined(self, learned: Tensor, surroundings: Tensor | None) -> Tensor:
+        """Slopes by all features of an atom, from those of a function that does not depend on the own energy."""
+        parts = [learned, learned.new_zeros(*learned.shape[:-1], int(self.has_own_energy))]
+        return torch.cat(parts if surroundings is None else [*parts, surroundings], dim=-1)
 
     def kernel_features(self, node_features: Tensor) -> Tensor:
         """Features that enter a kernel: the sum of an atom's n_blocks embeddings.

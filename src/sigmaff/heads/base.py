@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.observations import Observations
 from sigmaff.progress import Listener
 
@@ -38,6 +39,12 @@ class EnergyDistribution:
     node_mean: Tensor | None = None  # (n_atoms,); None for a head that sees structures as wholes
     variance: Tensor | None = None  # (n_structures,)
     unseen: Tensor | None = None  # (n_structures,) part of the variance: surroundings unlike all known ones
+
+    def plus(self, node_energy: Tensor, graph: AtomicGraph) -> Self:
+        """With a certain energy of each atom added, (n_atoms,)."""
+        added = scatter_sum(node_energy, graph.structure_index, graph.n_structures)
+        node_mean = None if self.node_mean is None else self.node_mean + node_energy
+        return replace(self, mean=self.mean + added, node_mean=node_mean)
 
     def detached(self) -> Self:
         return type(self)(**{name: value.detach() for name, value in self.tensors().items()})

@@ -24,6 +24,7 @@ class Deterministic(Head):
     def __init__(self, config: DeterministicConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
         self.config = config
+        self.embedding = embedding
         self.activation = embedding.activation
         self.linear = embedding.readout()
 
@@ -34,7 +35,7 @@ class Deterministic(Head):
         )
 
     def node_mean(self, node_features: Tensor) -> Tensor:
-        return self.linear(self.activation(node_features)).squeeze(-1)
+        return self.linear(self.activation(self.embedding.last(node_features))).squeeze(-1)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Mean absolute error."""

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sigmaff.backbones import Host, HostConfig, build_host
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import atomic_write
@@ -213,8 +214,9 @@ def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[d
 
 
 def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
-    dtype = _check_tensors(path, part, tensors)
-    potential = Potential(part.config, part.statistics)
+    host = build_host(part.config.backbone) if isinstance(part.config.backbone, HostConfig) else None
+    dtype = _check_tensors(path, part, tensors, host)
+    potential = Potential(part.config, part.statistics, host)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
     if damage := potential.head.find_damage():
@@ -339,14 +341,17 @@ def _completed(content: Any) -> Any:
     return content
 
 
-def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor]) -> torch.dtype:
-    """Check names, shapes, types and values before allocating memory; return the precision of the network."""
+def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor], host: Host | None) -> torch.dtype:
+    """Check names, shapes, types and values before allocating memory; return the precision of the network.
+
+    host: an adopted network, which is built already: its classes may not go without memory.
+    """
     backbone = (tensor for name, tensor in tensors.items() if name.startswith("backbone."))
     is_double = any(t.dtype == torch.float64 for t in backbone) if part.dtype is None else part.dtype == "float64"
     dtype = torch.float64 if is_double else torch.float32
     try:
         with torch.device("meta"):
-            potential = Potential(part.config, part.statistics)
+            potential = Potential(part.config, part.statistics, host)
             potential.set_precision(dtype)
             expected = potential.state_dict()
     except DataError as error:

@@ -7,7 +7,7 @@ from ase.data import chemical_symbols
 from pydantic import Field
 from torch import Tensor
 
-from sigmaff.backbones import BackboneConfig, SchNetConfig, Surroundings, build_backbone
+from sigmaff.backbones import Backbone, BackboneConfig, Host, SchNetConfig, Surroundings, build_backbone
 from sigmaff.backbones.linear_response import JoinedResponse, LinearResponse
 from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
@@ -31,15 +31,19 @@ class PotentialConfig(Settings):
 class Potential(Model):
     """E = Σ_i E₀(z_i) + scale · Σ_i head(backbone(graph))_i, F = −∂E/∂positions.
 
+    An adopted network adds its own energy to this: the head learns the difference.
     The network runs in its own precision (float32 unless cast with ``set_precision``); reference energies and the
     head's Gaussian-process algebra stay in float64.
     """
 
-    def __init__(self, config: PotentialConfig, statistics: DatasetStatistics) -> None:
+    def __init__(
+        self, config: PotentialConfig, statistics: DatasetStatistics, backbone: Backbone | None = None
+    ) -> None:
+        """backbone: one that other potentials use too; ``None`` builds one with new weights."""
         super().__init__()
         self.config = config
         self.statistics = statistics
-        self.backbone = build_backbone(config.backbone, statistics.elements, statistics.mean_neighbors)
+        self.backbone = backbone or build_backbone(config.backbone, statistics.elements, statistics.mean_neighbors)
         if statistics.elements and statistics.elements[-1] > self.backbone.max_atomic_number:
             raise DataError(
                 f"the data hold {chemical_symbols[statistics.elements[-1]]}; {config.backbone.name} knows elements up "
@@ -51,6 +55,7 @@ class Potential(Model):
         if config.head.wants_surroundings:
             self.surroundings = Surroundings(statistics.elements, self.backbone.cutoff)
             embedding = replace(embedding, n_surroundings=self.surroundings.n_features)
+        self.head_embedding = embedding
         self.head = build_head(config.head, embedding, statistics.elements)
         self._references = _reference_table(statistics)
         self._anchor: Tensor
@@ -91,11 +96,16 @@ class Potential(Model):
         self._anchor = self._anchor.to(dtype)
 
     def with_head(self, config: HeadConfig) -> "Potential":
-        """A copy of the backbone under another head, which takes over the last linear map of a deterministic one."""
-        other = Potential(self.config.model_copy(update={"head": config}), self.statistics)
+        """A copy of the backbone under another head, which takes over the last linear map of a deterministic one.
+
+        An adopted network is never trained: it is shared, not copied.
+        """
+        shared = self.backbone if isinstance(self.backbone, Host) else None
+        other = Potential(self.config.model_copy(update={"head": config}), self.statistics, shared)
         other.set_precision(self.dtype)
         other.to(self.device).train(self.training)
-        other.backbone.load_state_dict(self.backbone.state_dict())
+        if shared is None:
+            other.backbone.load_state_dict(self.backbone.state_dict())
         if isinstance(self.head, Deterministic):
             other.head.take_readout(self.head.linear)
         return other
@@ -137,8 +147,15 @@ class Potential(Model):
             return response
         return JoinedResponse(response, self.surroundings.linear_response(graph))
 
+    def energies(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
+        """Of structures, normalised, from the features that ``embed`` gives: the head's, and a network's own."""
+        distribution = self.head(node_features, graph)
+        if not self.head_embedding.has_own_energy:
+            return distribution
+        return distribution.plus(self.head_embedding.own_energy(node_features) / self.statistics.scale, graph)
+
     def _energy(self, graph: AtomicGraph) -> tuple[Tensor, dict[str, Tensor]]:
-        distribution = self.head(self.embed(graph), graph)
+        distribution = self.energies(self.embed(graph), graph)
         return distribution.mean.sum(), distribution.tensors()
 
     def normalised_virial(self, graph: AtomicGraph, stress: Tensor) -> Tensor:
@@ -224,7 +241,7 @@ class Potential(Model):
                 inputs.append(torch.zeros_like(graph.cell).requires_grad_())
                 moved = _strained(moved, inputs[1])
             features = self.embed(moved)
-            distribution = self.head(features, moved)
+            distribution = self.energies(features, moved)
             slopes = torch.autograd.grad(distribution.mean.sum(), inputs)
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)
         return distribution.detached(), features.detach(), -gradient, _symmetric(virial[0]) if virial else None
@@ -239,7 +256,7 @@ class Potential(Model):
         """
         with torch.enable_grad():
             features = response.embeddings.detach().requires_grad_()
-            distribution = self.head(features, graph)
+            distribution = self.energies(features, graph)
             cotangents = torch.autograd.grad(distribution.mean.sum(), features)[0].unsqueeze(0)
         if sampled:
             cotangents = torch.cat([cotangents, self.head.deviation_slopes(response.embeddings, graph)])

@@ -90,7 +90,7 @@ class Objective(nn.Module):
             return self.potential.forward_with_virial(batch.graph)
         if batch.forces is not None:
             return *self.potential(batch.graph), None
-        return self.potential.head(self.potential.embed(batch.graph), batch.graph), None, None
+        return self.potential.energies(self.potential.embed(batch.graph), batch.graph), None, None
 
     @property
     def forces_weight(self) -> float:

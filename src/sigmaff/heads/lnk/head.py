@@ -284,8 +284,9 @@ class LNK(Head):
         activated = torch.func.jvp(self.kernel.activated, (learned,), (torch.ones_like(learned),))[1]
         slopes = weights[:, self.element_index[graph.atomic_numbers]] * activated
         if self.unseen is None or (waves := self._draws().waves) is None:
-            return slopes
-        return torch.cat([slopes, self.unseen.sampled_slopes(*self._surroundings(node_features, graph), waves)], dim=-1)
+            return self.embedding.joined(slopes, None)
+        surroundings = self.unseen.sampled_slopes(*self._surroundings(node_features, graph), waves)
+        return self.embedding.joined(slopes, surroundings)
 
     def _compute_linear_draws(self) -> Tensor:
         """What samples weigh the activated embedding of an element by, (n_samples, n_elements + 1, n_linear)."""

@@ -50,7 +50,7 @@ class ReadoutBasis:
 
     def of_atoms(self, node_features: Tensor) -> Tensor:
         """φ of each atom, (n_atoms, n_weights)."""
-        activated = self.embedding.activation(node_features.double())
+        activated = self.embedding.activation(self.embedding.last(node_features).double())
         if not self.embedding.readout_bias:
             return activated
         return torch.cat([activated, torch.ones_like(activated[..., :1])], dim=-1)
@@ -99,7 +99,7 @@ class ShallowEnsemble(Head):
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
-        node_mean = self.readout(self.activation(node_features)).squeeze(-1)
+        node_mean = self.readout(self.activation(self.basis.embedding.last(node_features))).squeeze(-1)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
             rows, _ = self.basis.rows(node_features, graph)
             variance = self._variance(rows)
