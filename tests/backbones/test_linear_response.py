@@ -54,6 +54,7 @@ def test_schnet_is_automatic_differentiation(
     structures: list[Atoms], fill: float, all_layers: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sigmaff.backbones.schnet_response.MAX_FILL", fill)
+    monkeypatch.setattr("sigmaff.backbones.schnet_response.MIN_NEIGHBORS", 0)
     monkeypatch.setattr("sigmaff.backbones.schnet_response.MAX_GATHERED", 2000)
     backbone = backbone_with(SchNetConfig(cutoff=CUTOFF, n_hidden=12, n_filters=8, n_interactions=3))
     graph = backbone.prepare(graph_of(*structures))
