@@ -68,6 +68,17 @@ def test_schnet_is_automatic_differentiation(
     close(own.push_forward(directions, shifts), automatic.push_forward(directions, shifts), **EXACT)
 
 
+def test_a_sparse_structure_needs_no_frozen_network():
+    """Parameters that are being trained make no difference: derivatives are for prediction."""
+    config, chain = SchNetConfig(cutoff=CUTOFF, n_hidden=12, n_filters=8, n_interactions=2), STRUCTURES["sparse"]
+    frozen, trained = backbone_with(config), backbone_with(config).requires_grad_(True)
+    graph = frozen.prepare(graph_of(*chain))
+    cotangents, directions, shifts = random_sides(frozen, graph, all_layers=False)
+    expected, found = frozen.linear_response(graph), trained.linear_response(graph)
+    close(found.pull_back(cotangents), expected.pull_back(cotangents))
+    close(found.push_forward(directions, shifts), expected.push_forward(directions, shifts))
+
+
 @pytest.mark.parametrize("all_layers", [False, True], ids=["last", "all layers"])
 @pytest.mark.parametrize("config", [*BACKBONES, *OTHERS], ids=lambda config: config.name)
 def test_both_directions_are_one_matrix(config: BackboneConfig, all_layers: bool):

@@ -68,6 +68,7 @@ class SchNetResponse(LinearResponse):
     def embeddings(self) -> Tensor:
         return self._embeddings
 
+    @torch.no_grad()
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
         by_distance = [self._by_distance(part) for part in cotangents.to(self._embeddings.dtype).split(self.n_at_once)]
         by_vector = (torch.cat(by_distance).unsqueeze(-1) * self.unit_vectors).to(self.graph.positions.dtype)
@@ -76,6 +77,7 @@ class SchNetResponse(LinearResponse):
         by_position.index_add_(1, second, by_vector).index_add_(1, first, by_vector, alpha=-1.0)
         return by_position, by_vector
 
+    @torch.no_grad()
     def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
         first, second = self.graph.pair_index
         moved = directions[:, second] + shift_directions - directions[:, first]
