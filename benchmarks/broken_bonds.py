@@ -37,8 +37,7 @@ from ase import Atoms
 from ase.build import molecule
 from ase.neighborlist import build_neighbor_list, natural_cutoffs
 from ase.optimize import BFGS
-from contenders import Contenders, Measure, command, contenders, finish, shown, table
-from machine import describe_machine, prepare, progress
+from contenders import Contenders, Measure, Measured, command, each_set, shown, table
 from networks import ENGINE, MOLECULES, OTHERS, made_once
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
@@ -319,25 +318,17 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--scans", type=Path, default=Path("scans"), help="folder of the scans, which are made once")
     options = parser.parse_args()
-    prepare()
-    everything: dict[str, Any] = {}
-    print(f"{describe_machine()}\n")
-    for name in options.sets:
-        with progress() as terminal:
-            found = contenders(name, options, terminal)
-            if found is None:
-                print(f"## {name}: no network yet\n")
-                continue
-            path = made_once(options.scans / f"{name}.extxyz", partial(scans, SETS[name], terminal))
-            frames = tuple(ase.io.read(path, ":"))
-            results = measured(found, path, frames, terminal)
-            failed = without_label(frames)
-            everything[name] = numbers(found, results) | {"n_frames": len(frames), "without_label": failed}
+
+    def measure(name: str, found: Contenders, listener: Listener) -> Measured:
+        path = made_once(options.scans / f"{name}.extxyz", partial(scans, SETS[name], listener))
+        frames = tuple(ase.io.read(path, ":"))
+        results, failed = measured(found, path, frames, listener), without_label(frames)
+        content = numbers(found, results) | {"n_frames": len(frames), "without_label": failed}
         n_bonds = len(next(iter(results.values())).rising("stretch", True).rows)
-        print(f"## {name}: {n_bonds} bonds, {len(frames)} frames; without a label: {failed}\n")
-        print("\n".join(f"{head}: {chosen}" for head, chosen in found.chosen.items()) + "\n")
-        print(tables(everything[name]) + "\n", flush=True)
-        finish(options, everything)
+        remark = f": {n_bonds} bonds, {len(frames)} frames; without a label: {failed}"
+        return Measured(content, tables(content), remark)
+
+    each_set(options, measure)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import yaml
-from machine import prepare, progress
+from machine import describe_machine, prepare, progress
 from networks import SETS, data_of
 
 from sigmaff.config import validated
@@ -173,6 +173,33 @@ def finish(options: argparse.Namespace, content: dict[str, Any]) -> None:
     """Write all numbers."""
     settings = {name: config.model_dump(mode="json") for name, config in options.heads.items()}
     write_json(options.output, {"heads": settings, "calibration": options.calibration} | content, force=True)
+
+
+class Measured(NamedTuple):
+    """Of one set."""
+
+    numbers: dict[str, Any]
+    tables: str
+    remark: str = ""  # after its name
+
+
+def each_set(options: argparse.Namespace, measure: Callable[[str, Contenders, Listener], Measured]) -> None:
+    """Let the contenders of each of ``options.sets`` be measured, print their tables and write all numbers."""
+    prepare()
+    everything: dict[str, Any] = {}
+    print(f"{describe_machine()}\n")
+    for name in options.sets:
+        with progress() as terminal:
+            found = contenders(name, options, terminal)
+            measured = None if found is None else measure(name, found, terminal)
+        if found is None or measured is None:
+            print(f"## {name}: no network yet\n")
+            continue
+        everything[name] = measured.numbers
+        print(f"## {name}{measured.remark}\n")
+        print("\n".join(f"{head}: {chosen}" for head, chosen in found.chosen.items()) + "\n")
+        print(measured.tables + "\n", flush=True)
+        finish(options, everything)
 
 
 def main() -> None:

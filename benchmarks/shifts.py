@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contenders import Contenders, Measure, command, contenders, finish, known, shown, table
-from machine import describe_machine, prepare, progress
+from contenders import Contenders, Measure, Measured, command, each_set, known, shown, table
 
 from sigmaff.data import DataSource, LabelledStructures, read_structures
 from sigmaff.evaluation import Evaluation, evaluate, metrics
@@ -319,20 +318,12 @@ def main() -> None:
     parser = command(__doc__.splitlines()[0], "shifts.json")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     options = parser.parse_args()
-    prepare()
-    everything: dict[str, Any] = {}
-    print(f"{describe_machine()}\n")
-    for name in options.sets:
-        with progress() as terminal:
-            found = contenders(name, options, terminal)
-            if found is not None:
-                everything[name] = measured(name, found, options, terminal)
-        if found is None:
-            print(f"## {name}: no network yet\n")
-            continue
-        print(f"## {name}\n\n" + "\n".join(f"{head}: {chosen}" for head, chosen in found.chosen.items()) + "\n")
-        print(tables(name, everything[name]) + "\n", flush=True)
-        finish(options, everything)
+
+    def measure(name: str, found: Contenders, listener: Listener) -> Measured:
+        numbers = measured(name, found, options, listener)
+        return Measured(numbers, tables(name, numbers))
+
+    each_set(options, measure)
 
 
 if __name__ == "__main__":

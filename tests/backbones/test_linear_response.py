@@ -54,6 +54,7 @@ def test_schnet_is_automatic_differentiation(
     structures: list[Atoms], fill: float, all_layers: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("sigmaff.backbones.schnet_response.MAX_FILL", fill)
+    monkeypatch.setattr("sigmaff.backbones.schnet_response.MIN_NEIGHBORS", 0)
     monkeypatch.setattr("sigmaff.backbones.schnet_response.MAX_GATHERED", 2000)
     backbone = backbone_with(SchNetConfig(cutoff=CUTOFF, n_hidden=12, n_filters=8, n_interactions=3))
     graph = backbone.prepare(graph_of(*structures))
@@ -65,6 +66,17 @@ def test_schnet_is_automatic_differentiation(
     for found, expected in zip(own.pull_back(cotangents), automatic.pull_back(cotangents), strict=True):
         close(found, expected, **EXACT)
     close(own.push_forward(directions, shifts), automatic.push_forward(directions, shifts), **EXACT)
+
+
+def test_a_sparse_structure_needs_no_frozen_network():
+    """Parameters that are being trained make no difference: derivatives are for prediction."""
+    config, chain = SchNetConfig(cutoff=CUTOFF, n_hidden=12, n_filters=8, n_interactions=2), STRUCTURES["sparse"]
+    frozen, trained = backbone_with(config), backbone_with(config).requires_grad_(True)
+    graph = frozen.prepare(graph_of(*chain))
+    cotangents, directions, shifts = random_sides(frozen, graph, all_layers=False)
+    expected, found = frozen.linear_response(graph), trained.linear_response(graph)
+    close(found.pull_back(cotangents), expected.pull_back(cotangents))
+    close(found.push_forward(directions, shifts), expected.push_forward(directions, shifts))
 
 
 @pytest.mark.parametrize("all_layers", [False, True], ids=["last", "all layers"])

@@ -63,15 +63,15 @@ def summed(pairs: np.ndarray, graph: AtomicGraph) -> np.ndarray:
 def test_variance_is_that_of_the_covariance_written_out(unseen: UnseenSurroundings):
     x, elements, graph = atoms([3, 1, 5])
     pairs = covariance(unseen, x, x, elements)
-    np.testing.assert_allclose(unseen.variance(x, elements, graph), summed(pairs, graph), rtol=1e-5)
-    np.testing.assert_allclose(unseen.node_variance(x, elements), np.diag(pairs), rtol=1e-5)
+    np.testing.assert_allclose(unseen.at(x, elements).variance(graph), summed(pairs, graph), rtol=1e-5)
+    np.testing.assert_allclose(unseen.at(x, elements).node_variance(), np.diag(pairs), rtol=1e-5)
 
 
 def test_slope_variance_is_the_mixed_derivative_of_the_covariance(unseen: UnseenSurroundings):
     x, elements, graph = atoms([5, 7], spread=1.5)
-    assert float(unseen.amplitude(unseen.coordinates(x, elements), elements).std()) > 0.1  # it varies, as κ does
+    assert float(unseen.at(x, elements).amplitude.std()) > 0.1  # it varies, as κ does
     tangents = torch.randn(2, *x.shape, dtype=torch.float64)
-    step, found = 1e-3, unseen.slope_variance(x, tangents, elements, graph)
+    step, found = 1e-3, unseen.at(x, elements).slope_variance(tangents, graph)
     for tangent, variance in zip(tangents, found, strict=True):
         ends = [x + step * tangent, x - step * tangent]
         signs = [(0, 0, 1), (0, 1, -1), (1, 0, -1), (1, 1, 1)]
@@ -84,11 +84,11 @@ def test_slope_of_the_amplitude_is_its_derivative(unseen: UnseenSurroundings):
     moved = torch.randn_like(x)
 
     def amplitude(surroundings: Tensor) -> Tensor:
-        return unseen.amplitude(unseen.coordinates(surroundings, elements), elements)
+        return unseen.at(surroundings, elements).amplitude
 
     slope = torch.func.jvp(amplitude, (x,), (moved,))[1]
-    _, rising = unseen.amplitude_with_slope(unseen.coordinates(x, elements), elements)
-    expected = (rising * unseen.moved(moved, elements)).sum(-1)
+    of_coordinates = torch.func.jvp(lambda values: unseen.at(values, elements).coordinates, (x,), (moved,))[1]
+    expected = (unseen.at(x, elements).slope * of_coordinates).sum(-1)
     torch.testing.assert_close(slope, expected)
 
 
@@ -96,37 +96,37 @@ def test_training_atoms_are_known_and_far_ones_are_not(unseen: UnseenSurrounding
     torch.manual_seed(0)
     training = torch.randn(60, N_FEATURES, dtype=torch.float64) * torch.tensor([1.0, 2.0, 0.5, 0.1])
     elements = torch.arange(60) % 2
-    assert (unseen.node_variance(training, elements) < 1e-6 * unseen.prior**2).all()
+    assert (unseen.at(training, elements).node_variance() < 1e-6 * unseen.prior**2).all()
     far = 1e4 * torch.randn(5, N_FEATURES, dtype=torch.float64)
-    torch.testing.assert_close(unseen.node_variance(far, elements[:5]), unseen.prior.square().expand(5))
+    torch.testing.assert_close(unseen.at(far, elements[:5]).node_variance(), unseen.prior.square().expand(5))
 
 
 def test_an_element_that_was_not_seen_has_the_prior(unseen: UnseenSurroundings):
     x = torch.zeros(1, N_FEATURES, dtype=torch.float64)
-    assert float(unseen.node_variance(x, torch.tensor([N_ELEMENTS]))) == pytest.approx(float(unseen.prior) ** 2)
+    assert float(unseen.at(x, torch.tensor([N_ELEMENTS])).node_variance()) == pytest.approx(float(unseen.prior) ** 2)
 
 
 def test_copies_are_wrong_alike(unseen: UnseenSurroundings):
     """σ of n copies is n times that of one: atoms in like surroundings have like errors."""
     x, elements, graph = atoms([3])
-    copies = unseen.variance(x.repeat(4, 1), elements.repeat(4), bags([12]))
-    torch.testing.assert_close(copies, 16.0 * unseen.variance(x, elements, graph))
+    copies = unseen.at(x.repeat(4, 1), elements.repeat(4)).variance(bags([12]))
+    torch.testing.assert_close(copies, 16.0 * unseen.at(x, elements).variance(graph))
 
 
 def test_draws_have_the_variance(unseen: UnseenSurroundings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("sigmaff.heads.lnk.unseen.N_WAVES", 2048)
     x, elements, graph = atoms([3, 1, 5])
     waves = Waves.drawn(unseen, 2048, torch.Generator().manual_seed(0))
-    drawn = unseen.sampled(x, elements, waves)
+    drawn = unseen.at(x, elements).sampled(waves)
     sums = torch.zeros(3, 2048, dtype=torch.float64).index_add(0, graph.structure_index, drawn)
-    torch.testing.assert_close(sums.square().mean(1), unseen.variance(x, elements, graph), rtol=0.15, atol=0.0)
+    torch.testing.assert_close(sums.square().mean(1), unseen.at(x, elements).variance(graph), rtol=0.15, atol=0.0)
 
 
 def test_large_structures_are_summed_in_blocks(unseen: UnseenSurroundings, monkeypatch: pytest.MonkeyPatch):
     x, elements, graph = atoms([7, 5])
-    whole = unseen.variance(x, elements, graph)
+    whole = unseen.at(x, elements).variance(graph)
     monkeypatch.setattr("sigmaff.heads.lnk.unseen.MAX_PAIRS", 30)
-    torch.testing.assert_close(unseen.variance(x, elements, graph), whole)
+    torch.testing.assert_close(unseen.at(x, elements).variance(graph), whole)
 
 
 def test_few_or_equal_atoms_are_enough(unseen: UnseenSurroundings):
@@ -135,15 +135,15 @@ def test_few_or_equal_atoms_are_enough(unseen: UnseenSurroundings):
     kernel.prior.fill_(1.0)
     x = torch.ones(3, N_FEATURES, dtype=torch.float64)
     kernel.learn(x, torch.tensor([0, 0, 1]))
-    assert float(kernel.node_variance(x[:1], torch.tensor([0]))) < 1e-6
-    assert float(kernel.node_variance(x[:1] + 100.0, torch.tensor([0]))) > 0.99
+    assert float(kernel.at(x[:1], torch.tensor([0])).node_variance()) < 1e-6
+    assert float(kernel.at(x[:1] + 100.0, torch.tensor([0])).node_variance()) > 0.99
 
 
 def test_slopes_of_draws_are_their_derivatives(unseen: UnseenSurroundings):
     x, elements, _ = atoms([3, 2])
     waves = Waves.drawn(unseen, 3, torch.Generator().manual_seed(0))
-    expected = torch.func.jacrev(lambda values: unseen.sampled(values, elements, waves).sum(0))(x)
-    torch.testing.assert_close(unseen.sampled_slopes(x, elements, waves), expected)
+    expected = torch.func.jacrev(lambda values: unseen.at(values, elements).sampled(waves).sum(0))(x)
+    torch.testing.assert_close(unseen.at(x, elements).sampled_slopes(waves), expected)
 
 
 def test_of_many_atoms_some_are_enough(monkeypatch: pytest.MonkeyPatch):
@@ -156,7 +156,7 @@ def test_of_many_atoms_some_are_enough(monkeypatch: pytest.MonkeyPatch):
     kernel.prior.fill_(1.0)
     kernel.reach.fill_(4.0)
     kernel.learn(training, torch.zeros(800, dtype=torch.int64))
-    assert (kernel.node_variance(training, torch.zeros(800, dtype=torch.int64)) < 0.1).all()
+    assert (kernel.at(training, torch.zeros(800, dtype=torch.int64)).node_variance() < 0.1).all()
 
 
 def test_between_two_kinds_nothing_is_known():
@@ -170,5 +170,34 @@ def test_between_two_kinds_nothing_is_known():
     kernel.learn(training, elements)
     between = training[:1].clone()
     between[:, 0] = 10.0
-    distance = kernel.distances(kernel.coordinates(between, elements[:1]), elements[:1])
-    assert float(distance) > 20.0 * kernel.spacing()
+    assert float(kernel.at(between, elements[:1]).distance) > 20.0 * kernel.spacing()
+
+
+def test_other_atoms_or_other_surroundings_are_looked_at_anew(unseen: UnseenSurroundings):
+    """While prepared, the place of the same atoms is computed once."""
+    x, elements, _ = atoms([3, 2])
+    with unseen.prepared():
+        place = unseen.again_at(x, elements)
+        assert unseen.again_at(x.view_as(x), elements.clone()) is place
+        for other in (x.clone(), x[:3], x.roll(1, 0)):
+            again = unseen.again_at(other, elements[: len(other)])
+            torch.testing.assert_close(again.amplitude, unseen.at(other, elements[: len(other)]).amplitude)
+        place = unseen.again_at(x, elements)
+        other_elements = (elements + 1) % N_ELEMENTS
+        expected = unseen.at(x, other_elements).amplitude
+        torch.testing.assert_close(unseen.again_at(x, other_elements).amplitude, expected)
+        x += 1.0
+        torch.testing.assert_close(unseen.again_at(x, elements).amplitude, unseen.at(x, elements).amplitude)
+    assert unseen.again_at(x, elements) is not unseen.again_at(x, elements)
+
+
+def test_a_shorter_reach_is_seen(unseen: UnseenSurroundings):
+    """While prepared, what follows from the buffers is computed once after each change."""
+    x, elements, graph = atoms([3, 2])
+    with unseen.prepared():
+        before = unseen.again_at(x, elements).variance(graph)
+    unseen.reach.mul_(0.5)
+    with unseen.prepared():
+        after = unseen.again_at(x, elements).variance(graph)
+    torch.testing.assert_close(after, unseen.at(x, elements).variance(graph))
+    assert (after > before).all()

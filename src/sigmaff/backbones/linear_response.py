@@ -15,7 +15,7 @@ MAX_ELEMENTS = 2**25
 ELEMENTS_PER_PAIR = 2048
 """Numbers that a derivative pass holds for each pair, roughly."""
 
-PULLED_PAIRS = 512
+PULLED_PAIRS = 1024
 """Pairs, times derivatives, of a pass back: more of them are slower than one pass after the other, for they leave the
 cache. A pass forward computes the embeddings anew, so that more at once are faster."""
 

@@ -13,8 +13,8 @@ a derivative passes back from g = ∂E/∂x, step by step from the last one, as
 with ∂E/∂x of each hidden layer added to g where that layer is the result of a step, if functions depend on it, and
 forward, from displacements, as ∂s_i = Σ_j (∂m_j ∘ W_ij + m_j ∘ W′_ij ∂d_ij). The second line is one matrix product
 per atom, all derivatives at once. So is, per feature, the sum over neighbours of derivatives, which has the same form
-in both directions: filters as a matrix of the atoms of a structure. Only where few of the atoms are neighbours it is
-the sum over neighbours that it says.
+in both directions: filters as a matrix of the atoms of a structure. Where an atom has few neighbours, or few of the
+atoms of its structure are neighbours, it is the sum over neighbours that it says.
 """
 
 from typing import TYPE_CHECKING
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_FILL = 6.0
 """Elements of filter matrices for each edge, up to which a matrix product is faster than a sum over neighbours."""
+MIN_NEIGHBORS = 16
+"""Of one atom, from which on a matrix product is faster."""
 MAX_MATRICES = 2**27
 """Numbers in the filter matrices of one interaction, at most."""
 MAX_GATHERED = 2**20
@@ -66,6 +68,7 @@ class SchNetResponse(LinearResponse):
     def embeddings(self) -> Tensor:
         return self._embeddings
 
+    @torch.no_grad()
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
         by_distance = [self._by_distance(part) for part in cotangents.to(self._embeddings.dtype).split(self.n_at_once)]
         by_vector = (torch.cat(by_distance).unsqueeze(-1) * self.unit_vectors).to(self.graph.positions.dtype)
@@ -74,6 +77,7 @@ class SchNetResponse(LinearResponse):
         by_position.index_add_(1, second, by_vector).index_add_(1, first, by_vector, alpha=-1.0)
         return by_position, by_vector
 
+    @torch.no_grad()
     def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
         first, second = self.graph.pair_index
         moved = directions[:, second] + shift_directions - directions[:, first]
@@ -135,7 +139,8 @@ class SchNetResponse(LinearResponse):
         """Σ_j v_j ∘ W_ij of values (n_atoms, k, n_filters)."""
         filters = self.filters[number]
         n_elements = self.graph.n_structures * self.edges.n_largest**2
-        if n_elements <= 2 * MAX_FILL * len(filters) and n_elements * filters.shape[1] <= MAX_MATRICES:
+        is_full = self.edges.n_slots >= MIN_NEIGHBORS and n_elements <= 2 * MAX_FILL * len(filters)
+        if is_full and n_elements * filters.shape[1] <= MAX_MATRICES:
             return self._sum_by_matrices(values, filters, n_elements)
         return self._sum_by_neighbors(values, filters)
 

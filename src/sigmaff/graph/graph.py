@@ -55,6 +55,10 @@ class AtomicGraph:
         padded = values.new_full(shape, fill).index_copy(-2, slot, values)
         return padded.unflatten(-2, (self.n_structures, n_largest))
 
+    def pad_each(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """``pad`` of several arrays of atoms, at once."""
+        return self.pad(torch.cat(values, dim=-1)).split([part.shape[-1] for part in values], dim=-1)
+
     def pair_vectors(self) -> Tensor:
         """Vectors from the first to the second atom of each pair, (n_pairs, 3) Å, in ``dtype``."""
         first, second = self.pair_index

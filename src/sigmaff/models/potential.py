@@ -135,10 +135,16 @@ class Potential(Model):
 
         With surroundings in float64.
         """
-        embeddings = self.backbone.all_layers(graph) if self.config.head.wants_layers else self.backbone(graph)
+        return self._with_surroundings(self._learned(graph), graph)
+
+    def _learned(self, graph: AtomicGraph) -> Tensor:
+        learned: Tensor = self.backbone.all_layers(graph) if self.config.head.wants_layers else self.backbone(graph)
+        return learned
+
+    def _with_surroundings(self, learned: Tensor, graph: AtomicGraph) -> Tensor:
         if self.surroundings is None:
-            return embeddings
-        return torch.cat([embeddings.double(), self.surroundings(graph)], dim=-1)
+            return learned
+        return torch.cat([learned.double(), self.surroundings(graph)], dim=-1)
 
     def linear_response(self, graph: AtomicGraph) -> LinearResponse:
         """Of ``embed`` to displacements, for prediction."""
@@ -240,7 +246,7 @@ class Potential(Model):
             if graph.cell is not None:
                 inputs.append(torch.zeros_like(graph.cell).requires_grad_())
                 moved = _strained(moved, inputs[1])
-            features = self.embed(moved)
+            features = self._with_surroundings(self._learned(moved), graph)  # these move no mean
             distribution = self.energies(features, moved)
             slopes = torch.autograd.grad(distribution.mean.sum(), inputs)
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)

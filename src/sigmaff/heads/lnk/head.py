@@ -14,7 +14,7 @@ Beside f stands what no label says anything about (``UnseenSurroundings``), with
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ from sigmaff.heads.lnk.config import LNKConfig
 from sigmaff.heads.lnk.draws import Draws, draw
 from sigmaff.heads.lnk.factor import Factor, LowRankFactor, TriangularFactor
 from sigmaff.heads.lnk.kernel import LocalKernel
-from sigmaff.heads.lnk.unseen import UnseenSurroundings
+from sigmaff.heads.lnk.unseen import Place, UnseenSurroundings
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -164,7 +164,8 @@ class LNK(Head):
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        with self.kernel.prepared(), self._factors.prepared(self._posterior_tensors()):
+        unseen = nullcontext() if self.unseen is None else self.unseen.prepared()
+        with self.kernel.prepared(), self._factors.prepared(self._posterior_tensors()), unseen:
             yield
 
     def _posterior_tensors(self) -> list[Tensor]:
@@ -205,8 +206,8 @@ class LNK(Head):
         node_mean = self._node_mean(node_features, rows)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
             variance, unseen = self._variance(features, elements, rows, graph), None
-            if self.unseen is not None:
-                unseen = self.unseen.variance(*self._surroundings(node_features, graph), graph)
+            if (place := self._place(node_features, graph)) is not None:
+                unseen = place.variance(graph)
                 variance = variance + unseen
         return EnergyDistribution(
             node_mean=node_mean,
@@ -224,13 +225,16 @@ class LNK(Head):
         basis = self.kernel.basis(features, elements)
         explained = self._node_quadratic(self.kernel.deviations(basis, elements), elements, self._factors())
         variance = explained + self.kernel.node_residual(features, elements, basis)
-        if self.unseen is None:
-            return variance
-        return variance + self.unseen.node_variance(*self._surroundings(node_features, graph))
+        place = self._place(node_features, graph)
+        return variance if place is None else variance + place.node_variance()
 
     def _surroundings(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Of atoms, and their elements, as ``unseen`` takes them."""
         return self.embedding.surroundings(node_features).double(), self.kind_index[graph.atomic_numbers]
+
+    def _place(self, node_features: Tensor, graph: AtomicGraph) -> Place | None:
+        """Of atoms among known surroundings, if those count."""
+        return None if self.unseen is None else self.unseen.again_at(*self._surroundings(node_features, graph))
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
@@ -271,7 +275,7 @@ class LNK(Head):
             deviations = deviations + self.kernel.unseen_features(features, elements) @ self._draws().unseen
         deviations = self._slope_factor() * deviations
         if self.unseen is not None and (waves := self._draws().waves) is not None:
-            deviations = deviations + self.unseen.sampled(*self._surroundings(node_features, graph), waves)
+            deviations = deviations + self.unseen.at(*self._surroundings(node_features, graph)).sampled(waves)
         return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
 
     def deviation_slopes(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
@@ -281,12 +285,11 @@ class LNK(Head):
         with self._linear_draws.prepared(self._posterior_tensors()):
             weights = self._linear_draws().to(node_features.dtype)
         learned = self.embedding.learned(node_features)
-        activated = torch.func.jvp(self.kernel.activated, (learned,), (torch.ones_like(learned),))[1]
+        activated = torch.func.vjp(self.kernel.activated, learned)[1](torch.ones_like(learned))[0]
         slopes = weights[:, self.element_index[graph.atomic_numbers]] * activated
-        if self.unseen is None or (waves := self._draws().waves) is None:
-            return self.embedding.joined(slopes, None)
-        surroundings = self.unseen.sampled_slopes(*self._surroundings(node_features, graph), waves)
-        return self.embedding.joined(slopes, surroundings)
+        place, waves = self._place(node_features, graph), self._draws().waves
+        unseen = None if place is None or waves is None else place.sampled_slopes(waves)
+        return self.embedding.joined(slopes, unseen)
 
     def _compute_linear_draws(self) -> Tensor:
         """What samples weigh the activated embedding of an element by, (n_samples, n_elements + 1, n_linear)."""
@@ -311,9 +314,8 @@ class LNK(Head):
         features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
         summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
         residual = self.kernel.residual(features, elements, summed, graph)
-        if self.unseen is not None:
-            residual = residual + self.unseen.variance(*self._surroundings(node_features, graph), graph)
-        return summed, residual
+        place = self._place(node_features, graph)
+        return summed, residual if place is None else residual + place.variance(graph)
 
     def slope_rows(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """The same for slopes along tangents (c, n_atoms, n_features): (c, n_structures, p), (c, n_structures)."""
@@ -322,10 +324,8 @@ class LNK(Head):
         index, n_structures = graph.structure_index, graph.n_structures
         summed = self.kernel.basis_slopes(features, learned, elements, index, n_structures)
         residual = self._slope_factor() ** 2 * self.kernel.slope_residual(features, learned, elements, summed, graph)
-        if self.unseen is not None:
-            surroundings, kinds = self._surroundings(node_features, graph)
-            moved = self.embedding.surroundings(tangents).double()
-            residual = residual + self.unseen.slope_variance(surroundings, moved, kinds, graph)
+        if (place := self._place(node_features, graph)) is not None:
+            residual = residual + place.slope_variance(self.embedding.surroundings(tangents).double(), graph)
         return summed, residual
 
     def _diagonal_slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:

@@ -31,11 +31,12 @@ def choose_reach(head: "LNK", train: Observations, held_out: Observations) -> fl
     unseen = head.unseen
     assert unseen is not None
     unseen.prior.zero_()
+    unseen.reach.fill_(1.0)
     distances, variances, structures = [], [], []
     for batch in held_out.batches():
         features = batch.embeddings()
         surroundings, elements = head.embedding.surroundings(features), head.kind_index[batch.graph.atomic_numbers]
-        distances.append(unseen.distances(unseen.coordinates(surroundings, elements), elements))
+        distances.append(unseen.at(surroundings, elements).distance)
         variances.append(head(features, batch.graph).variance)
         structures.append((surroundings, elements, batch.graph))
     unseen.prior.fill_(head.config.distance_prior / train.scale)
@@ -46,7 +47,7 @@ def choose_reach(head: "LNK", train: Observations, held_out: Observations) -> fl
     for _ in range(BISECTIONS):
         middle = 0.5 * (shortest + longest)
         unseen.reach.fill_(math.exp(middle))
-        unknown = torch.cat([unseen.variance(*structure) for structure in structures])
+        unknown = torch.cat([unseen.at(x, elements).variance(graph) for x, elements, graph in structures])
         if float((unknown / (known + unknown)).median()) > SHARE:
             shortest = middle
         else:

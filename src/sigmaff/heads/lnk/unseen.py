@@ -24,6 +24,9 @@ energy of a structure gets the sum over its atoms. Two atoms of one element in l
 
 import math
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
@@ -31,6 +34,7 @@ from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph
+from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, squared_distances
 from sigmaff.heads.lnk.inducing import farthest_points
 
@@ -88,6 +92,9 @@ class UnseenSurroundings(nn.Module):
         self.point_elements = nn.Buffer(torch.full((n_elements * N_POINTS,), -1, dtype=torch.int64))
         self.reach = nn.Buffer(torch.ones((), dtype=torch.float64))
         self.prior = nn.Buffer(torch.zeros((), dtype=torch.float64))
+        self._known = Cached(self._compute_known)
+        self._keeps = False
+        self._kept: Place | None = None
 
     @torch.no_grad()
     def learn(self, surroundings: Tensor, elements: Tensor) -> None:
@@ -99,7 +106,7 @@ class UnseenSurroundings(nn.Module):
             if not len(own):
                 continue
             self._whiten(own, element)
-            distinct = self._standardized(own, element).unique(dim=0)
+            distinct = ((own - self.means[element]) @ self.whitening[element]).unique(dim=0)
             chosen = farthest_points(distinct, min(N_POINTS, len(distinct)))
             place = slice(element * N_POINTS, element * N_POINTS + len(chosen))
             self.points[place], self.point_elements[place] = chosen, element
@@ -113,126 +120,188 @@ class UnseenSurroundings(nn.Module):
         self.means[element] = mean
         self.whitening[element] = whitening
 
-    def _standardized(self, surroundings: Tensor, element: int) -> Tensor:
-        return (surroundings - self.means[element]) @ self.whitening[element]
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Within, what follows from the buffers is computed once, and the atoms that were looked at last are kept."""
+        with self._known.prepared(self.buffers()):
+            self._keeps = True
+            try:
+                yield
+            finally:
+                self._keeps, self._kept = False, None
 
-    def coordinates(self, surroundings: Tensor, elements: Tensor) -> Tensor:
-        """y, (n_atoms, d)."""
-        return self._mapped(surroundings - self.means[elements], elements)
+    def at(self, surroundings: Tensor, elements: Tensor) -> "Place":
+        """Where atoms with these surroundings (n_atoms, d) stand, differentiable in the surroundings."""
+        return Place(self._known(), self.prior, surroundings, elements)
 
-    def moved(self, tangents: Tensor, elements: Tensor) -> Tensor:
-        """Directions (..., n_atoms, d) of surroundings as directions of y."""
-        return self._mapped(tangents, elements)
-
-    def _mapped(self, values: Tensor, elements: Tensor) -> Tensor:
-        result = torch.zeros_like(values)
-        for element in elements.unique().tolist():
-            own = (elements == element).nonzero().squeeze(-1)
-            result = result.index_copy(-2, own, values[..., own, :] @ self.whitening[element])
-        return result
-
-    def distances(self, coordinates: Tensor, elements: Tensor) -> Tensor:
-        """(Σ_m |y − y_m|⁻⁸)^(−1/8), (n_atoms,); infinite where nothing is known."""
-        return self._closeness(coordinates, elements, torch.ones_like(self.reach))[0].sum(-1) ** -0.125
+    def again_at(self, surroundings: Tensor, elements: Tensor) -> "Place":
+        """The same, not differentiable: variances and slopes of one prediction look at the same atoms."""
+        if self._kept is not None and self._kept.is_of(surroundings, elements):
+            return self._kept
+        place = self.at(surroundings, elements)
+        self._kept = place if self._keeps else None
+        return place
 
     def spacing(self) -> float:
         """Of the known surroundings: median distance of one from all others of its element; 0 if there are none."""
-        own = self.point_elements >= 0
-        points, elements = self.points[own], self.point_elements[own]
-        closeness, _ = self._closeness(points, elements, torch.ones_like(self.reach))
-        one_hot = self.point_elements[own, None] == self.point_elements
-        others = closeness.masked_fill(torch.eye(len(own), dtype=torch.bool, device=own.device)[own], 0.0).sum(-1)
-        distances = others[one_hot.sum(-1) > 1] ** -0.125
-        return float(distances.median()) if len(distances) else 0.0
+        distances = [self.reach.new_zeros(0)]
+        for element, known in enumerate(self._known()[:-1]):
+            own = self.points[self.point_elements == element] / self.reach
+            if len(own) > 1:
+                distances.append(known.near(own)[0].fill_diagonal_(0.0).sum(-1) ** -0.125)
+        found = self.reach * torch.cat(distances)
+        return float(found.median()) if len(found) else 0.0
 
-    def _closeness(self, coordinates: Tensor, elements: Tensor, reach: Tensor) -> tuple[Tensor, Tensor]:
-        """(r/|y − y_m|)⁸ of each point, 0 for those of other elements, and |y − y_m|², (n_atoms, n_points) each."""
-        squares = squared_distances(coordinates, self.points) + NEAREST * reach.square()
-        own = elements.unsqueeze(-1) == self.point_elements
-        near = (reach.square() / squares).square()
-        return torch.where(own, near * near, 0.0), squares
+    def _compute_known(self) -> "list[Known]":
+        points = self.points / self.reach
+        squares = points.square().sum(-1) + NEAREST
+        squares = torch.where(self.point_elements >= 0, squares, torch.inf)
+        parts = zip(
+            self.means.unbind(),
+            (self.whitening / self.reach).unbind(),
+            (*points.split(N_POINTS), points[:0]),
+            (*squares.split(N_POINTS), squares[:0]),
+            strict=True,
+        )
+        return [Known(*part) for part in parts]
 
-    def amplitude(self, coordinates: Tensor, elements: Tensor) -> Tensor:
-        """a, (n_atoms,)."""
-        return (1.0 + self._closeness(coordinates, elements, self.reach)[0].sum(-1)).rsqrt()
 
-    def amplitude_with_slope(self, coordinates: Tensor, elements: Tensor) -> tuple[Tensor, Tensor]:
-        """a, and ∂a/∂y (n_atoms, d)."""
-        closeness, squares = self._closeness(coordinates, elements, self.reach)
-        amplitude = (1.0 + closeness.sum(-1)).rsqrt()
-        pulls = closeness / squares
-        slope = coordinates * pulls.sum(-1, keepdim=True) - pulls @ self.points
-        return amplitude, 4.0 * amplitude.pow(3).unsqueeze(-1) * slope
+class Known(NamedTuple):
+    """What is known of the surroundings of one element. Coordinates are in units of the reach: z = y/r."""
 
-    def node_variance(self, surroundings: Tensor, elements: Tensor) -> Tensor:
+    mean: Tensor  # x̄ (d,)
+    whitening: Tensor  # W/r (d, d)
+    points: Tensor  # z_m (n_points, d)
+    squares: Tensor  # |z_m|² (n_points,); infinite where there is no point
+
+    def near(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
+        """|z − z_m|⁻⁸ and |z − z_m|², (m, n_points) each, of atoms (m, d) of the element."""
+        products = torch.addmm(self.squares, coordinates, self.points.T, alpha=-2.0)
+        squares = (products + coordinates.square().sum(-1, keepdim=True)).clamp(min=NEAREST)
+        return squares.reciprocal().square().square(), squares
+
+
+class Groups:
+    """Atoms by element: what is done with each element is done with its own atoms."""
+
+    def __init__(self, elements: Tensor, n_elements: int) -> None:
+        counts = torch.bincount(elements, minlength=n_elements).tolist()
+        self.present = [element for element, count in enumerate(counts) if count > 0]
+        self._counts = [count for count in counts if count > 0]
+        self._order = elements.argsort()
+        self._place = self._order.argsort()
+
+    def of(self, values: Tensor) -> tuple[Tensor, ...]:
+        """(..., n_atoms, d) -> (..., m, d) for each element that is present."""
+        return values.index_select(-2, self._order).split(self._counts, dim=-2)
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """The inverse, of (..., m, d) or (m,)."""
+        dim = -min(2, parts[0].ndim)
+        return torch.cat(list(parts), dim=dim).index_select(dim, self._place)
+
+
+class Place:
+    """Where atoms stand among the known surroundings, in units of the reach, and what is unknown there.
+
+    Arguments:
+        known: of each element; the last one, of all that the model has not seen.
+        prior: s.
+        surroundings: (n_atoms, d); draws are differentiable in them.
+        elements: (n_atoms,).
+    """
+
+    def __init__(self, known: "list[Known]", prior: Tensor, surroundings: Tensor, elements: Tensor) -> None:
+        self.prior, self.elements, self.n_elements = prior, elements, len(known)
+        self._surroundings, self._version = surroundings, surroundings._version
+        self.groups = groups = Groups(elements, len(known))
+        self.known = [known[element] for element in groups.present]
+        parts = groups.of(surroundings)
+        self._parts = [(x - one.mean) @ one.whitening for x, one in zip(parts, self.known, strict=True)]
+        self._near = [one.near(part) for part, one in zip(self._parts, self.known, strict=True)]
+        self.coordinates = groups.joined(self._parts)  # z (n_atoms, d)
+        self._closeness = groups.joined([closeness.sum(-1) for closeness, _ in self._near])
+        self.amplitude = (1.0 + self._closeness).rsqrt()  # a (n_atoms,)
+
+    @property
+    def distance(self) -> Tensor:
+        """(Σ_m |z − z_m|⁻⁸)^(−1/8), (n_atoms,); infinite where nothing is known."""
+        return self._closeness**-0.125
+
+    def is_of(self, surroundings: Tensor, elements: Tensor) -> bool:
+        same = self._surroundings.is_set_to(surroundings) and self._version == surroundings._version
+        return same and torch.equal(self.elements, elements)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """∂a/∂z, (n_atoms, d)."""
+        slopes = []
+        for part, one, (closeness, squares) in zip(self._parts, self.known, self._near, strict=True):
+            pulls = closeness / squares
+            slopes.append(part * pulls.sum(-1, keepdim=True) - pulls @ one.points)
+        return 4.0 * self.amplitude.pow(3).unsqueeze(-1) * self.groups.joined(slopes)
+
+    def node_variance(self) -> Tensor:
         """s² a², (n_atoms,)."""
-        return (self.prior * self.amplitude(self.coordinates(surroundings, elements), elements)).square()
+        return (self.prior * self.amplitude).square()
 
-    def variance(self, surroundings: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+    def variance(self, graph: AtomicGraph) -> Tensor:
         """Of Σ_i f_i of each structure, (n_structures,)."""
-        coordinates = self.coordinates(surroundings, elements)
-        amplitude = self.amplitude(coordinates, elements)
-        scaled, kind, amplitude = self._padded(coordinates, amplitude, elements, graph)
+        scaled, weights = graph.pad_each(self.coordinates / LENGTH, self._by_element(self.amplitude))
         total = scaled.new_zeros(graph.n_structures)
         block = max(1, MAX_PAIRS // (scaled.shape[0] * scaled.shape[1]))
-        weights = amplitude * kind
         parts = zip(scaled.split(block, dim=1), weights.split(block, dim=1), strict=True)
         for rows, weights_of_rows in parts:
             same = weights_of_rows @ weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
             total = total + (same * MATERN52.value(squared_distances(rows, scaled))).sum((-1, -2))
         return self.prior.square() * total
 
-    def slope_variance(self, surroundings: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
+    def slope_variance(self, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         """Of the slope of Σ_i f_i along directions (c, n_atoms, d) of the surroundings, (c, n_structures)."""
-        coordinates, moved = self.coordinates(surroundings, elements), self.moved(tangents, elements)
-        amplitude, slope = self.amplitude_with_slope(coordinates, elements)
-        rising = graph.pad((moved * slope).sum(-1, keepdim=True))  # ∂a of each atom
-        scaled, kind, amplitude = self._padded(coordinates, amplitude, elements, graph)
-        t = graph.pad(moved) / (LENGTH * self.reach)
+        parts = zip(self.groups.of(tangents), self.known, strict=True)
+        moved = self.groups.joined([part @ one.whitening for part, one in parts])
+        rising, t = graph.pad_each((moved * self.slope).sum(-1, keepdim=True), moved / LENGTH)  # ∂a of each atom, ∂z/ℓ
+        kind, amplitude = self._by_element(torch.ones_like(self.amplitude)), self.amplitude.unsqueeze(-1)
+        scaled, kind, amplitude = graph.pad_each(self.coordinates / LENGTH, kind, amplitude)
         u = squared_distances(scaled, scaled)
         same = kind @ kind.transpose(-1, -2)
         value, first, second = (
             same * part(u) for part in (MATERN52.value, MATERN52.first_derivative, MATERN52.second_derivative)
         )
-        crossed = t @ scaled.transpose(-1, -2)  # t_i · y_j
+        crossed = t @ scaled.transpose(-1, -2)  # t_i · z_j
         own = crossed.diagonal(dim1=-2, dim2=-1)
-        along = own.unsqueeze(-1) - crossed  # t_i · (y_i − y_j)
+        along = own.unsqueeze(-1) - crossed  # t_i · (z_i − z_j)
         both = amplitude @ amplitude.transpose(-1, -2)
         curved = -2.0 * first * (t @ t.transpose(-1, -2)) + 4.0 * second * along * along.transpose(-1, -2)
         mixed = 4.0 * first * along * (amplitude @ rising.transpose(-1, -2))
         total = value * (rising @ rising.transpose(-1, -2)) + mixed + both * curved
         return self.prior.square() * total.sum((-1, -2))
 
-    def _padded(
-        self, coordinates: Tensor, amplitude: Tensor, elements: Tensor, graph: AtomicGraph
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """y/ℓ, one-hot elements (zero where there is no atom) and amplitudes (…, 1) by structure."""
-        one_hot = torch.nn.functional.one_hot(elements, self.n_elements + 1).to(coordinates.dtype)
-        scaled = coordinates / (LENGTH * self.reach)
-        return graph.pad(scaled), graph.pad(one_hot), graph.pad(amplitude.unsqueeze(-1))
+    def sampled(self, waves: Waves) -> Tensor:
+        """Draws of f, (n_atoms, n_samples)."""
+        cosines = self.groups.of(torch.cos(self._angles(waves)))
+        drawn = [part @ waves.weights[element] for part, element in zip(cosines, self.groups.present, strict=True)]
+        return self.prior * self.amplitude.unsqueeze(-1) * self.groups.joined(drawn)
 
-    def sampled(self, surroundings: Tensor, elements: Tensor, waves: Waves) -> Tensor:
-        """Draws of f, (n_atoms, n_samples), differentiable in the surroundings."""
-        coordinates = self.coordinates(surroundings, elements)
-        angles = coordinates @ waves.frequencies.T / (LENGTH * self.reach) + waves.phases
-        drawn = torch.einsum("nf,nfs->ns", torch.cos(angles), waves.weights[elements])
-        return self.prior * self.amplitude(coordinates, elements).unsqueeze(-1) * drawn
-
-    def sampled_slopes(self, surroundings: Tensor, elements: Tensor, waves: Waves) -> Tensor:
+    def sampled_slopes(self, waves: Waves) -> Tensor:
         """Derivatives of Σ_i f_i of the draws by the surroundings, (n_samples, n_atoms, d)."""
-        coordinates, length = self.coordinates(surroundings, elements), LENGTH * self.reach
-        amplitude, slope = self.amplitude_with_slope(coordinates, elements)
-        angles = coordinates @ waves.frequencies.T / length + waves.phases
-        slopes = torch.zeros(waves.weights.shape[-1], *surroundings.shape, dtype=angles.dtype, device=angles.device)
-        for element in elements.unique().tolist():
-            own = (elements == element).nonzero().squeeze(-1)
-            weights = waves.weights[element]  # (n_frequencies, n_samples)
-            drawn = torch.cos(angles[own]) @ weights
-            turned = (torch.sin(angles[own]).unsqueeze(0) * weights.T.unsqueeze(1)) @ waves.frequencies
-            of_amplitude = drawn.T.unsqueeze(-1) * slope[own]
-            of_function = amplitude[own].unsqueeze(-1) / length * turned
-            slopes[:, own] = (of_amplitude - of_function) @ self.whitening[element].T
-        return self.prior * slopes
+        angles, frequencies, slopes = self._angles(waves), waves.frequencies / LENGTH, []
+        falling = -self.amplitude.unsqueeze(-1) * torch.sin(angles)
+        parts = (self.groups.of(values) for values in (torch.cos(angles), falling, self.slope))
+        for element, one, cosines, sines, rising in zip(self.groups.present, self.known, *parts, strict=True):
+            weights = waves.weights[element].T  # (n_samples, n_frequencies)
+            turned = (sines * weights.unsqueeze(1)) @ (frequencies @ one.whitening.T)
+            drawn = (weights @ cosines.T).unsqueeze(-1)
+            slopes.append(torch.addcmul(turned, drawn, rising @ one.whitening.T))
+        return self.prior * self.groups.joined(slopes)
+
+    def _angles(self, waves: Waves) -> Tensor:
+        return torch.addmm(waves.phases, self.coordinates, waves.frequencies.T, alpha=1.0 / LENGTH)
+
+    def _by_element(self, values: Tensor) -> Tensor:
+        """Values (n_atoms,) in the column of the element of each atom, (n_atoms, n_elements)."""
+        zeros = values.new_zeros(len(values), self.n_elements)
+        return zeros.scatter(1, self.elements.unsqueeze(-1), values.unsqueeze(-1))
 
 
 def _some(surroundings: Tensor) -> Tensor:
