@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from ase import Atoms
-from scipy.stats import special_ortho_group
 
 from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged
@@ -51,7 +51,7 @@ def _reflection(rng: np.random.Generator) -> FloatArray:
 
 
 OPERATIONS: dict[str, Callable[[int, np.random.Generator], Operation]] = {
-    "rotation": lambda n, rng: Operation(order=np.arange(n), matrix=special_ortho_group.rvs(3, random_state=rng)),
+    "rotation": lambda n, rng: Operation(order=np.arange(n), matrix=scipy.stats.special_ortho_group.rvs(3, random_state=rng)),
     "reflection": lambda n, rng: Operation(order=np.arange(n), matrix=_reflection(rng)),
     "translation": lambda n, rng: Operation(order=np.arange(n), shift=rng.normal(0.0, SHIFT, size=3)),
     "permutation": lambda n, rng: Operation(order=rng.permutation(n)),
