@@ -126,7 +126,7 @@ class UnseenSurroundings(nn.Module):
 
     def _mapped(self, values: Tensor, elements: Tensor) -> Tensor:
         result = torch.zeros_like(values)
-        for element in elements.unique().tolist():
+        for element in map(int, elements.unique()):
             own = (elements == element).nonzero().squeeze(-1)
             result = result.index_copy(-2, own, values[..., own, :] @ self.whitening[element])
         return result
@@ -224,7 +224,7 @@ class UnseenSurroundings(nn.Module):
         amplitude, slope = self.amplitude_with_slope(coordinates, elements)
         angles = coordinates @ waves.frequencies.T / length + waves.phases
         slopes = torch.zeros(waves.weights.shape[-1], *surroundings.shape, dtype=angles.dtype, device=angles.device)
-        for element in elements.unique().tolist():
+        for element in map(int, elements.unique()):
             own = (elements == element).nonzero().squeeze(-1)
             weights = waves.weights[element]  # (n_frequencies, n_samples)
             drawn = torch.cos(angles[own]) @ weights
