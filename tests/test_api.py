@@ -61,6 +61,7 @@ def test_a_docstring_lists_every_argument(name: str) -> None:
 
 def test_all_names_of_the_front_door_exist() -> None:
     assert {name for name in sf.__all__ if getattr(sf, name, None) is None} == set()
+    assert all(getattr(sf, name) is getattr(api, name) for name in sf.__all__ if name != "__version__")
     assert set(FUNCTIONS) <= set(sf.__all__)
     with pytest.raises(AttributeError, match="no attribute 'predict'"):
         _ = sf.predict

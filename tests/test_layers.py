@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sigmaff
+from sigmaff.extras import PACKAGES
 
 ROOT = Path(sigmaff.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
@@ -91,8 +92,11 @@ def test_importing_the_package_is_cheap():
     assert not {"torch", "lightning_fabric", "numpy", "ase"} & set(loaded)
 
 
-def test_only_training_brings_fabric():
-    """Nor does all of training: its settings can be read without it."""
-    names = [module_name(path) for path in MODULES if part_of(path) not in ("training", "__main__")]
-    imports = "\n".join(f"import {name}" for name in names)
-    assert in_new_process(f"import sys\n{imports}\nprint('lightning_fabric' in sys.modules)") == "False"
+def test_packages_of_extras_and_slow_ones_are_imported_where_they_are_used():
+    """Only modules of pages and figures bring some with them: models load fast, and in a core install."""
+    pages = {"sigmaff.audit.page", "sigmaff.learning.report"}
+    names = [module_name(path) for path in MODULES if part_of(path) not in ("report", "__main__")]
+    imports = "\n".join(f"import {name}" for name in names if name not in pages)
+    loaded = in_new_process(f"import sys\n{imports}\nprint(*sys.modules)").split()
+    assert {"torch", "scipy"} <= set(loaded)
+    assert sorted({*PACKAGES, "e3nn", "scipy.stats"} & set(loaded)) == []

@@ -54,12 +54,22 @@ __all__ = [
     "train",
 ]
 
+_LIGHTER = {
+    "Calculator": "sigmaff.simulation",
+    "Listener": "sigmaff.progress",
+    "Model": "sigmaff.models",
+    "Potential": "sigmaff.models",
+    "load": "sigmaff.models.file",
+    "save": "sigmaff.models.file",
+}
+"""Names of ``sigmaff.api`` that another module gives without the rest."""
+
 
 def __getattr__(name: str) -> Any:
     """Import on first use: ``import sigmaff`` stays light."""
     if name not in __all__:
         raise AttributeError(f"module 'sigmaff' has no attribute {name!r}")
-    return getattr(import_module("sigmaff.api"), name)
+    return getattr(import_module(_LIGHTER.get(name, "sigmaff.api")), name)
 
 
 class _Package(ModuleType):

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from sigmaff.config import Settings
 from sigmaff.errors import ConfigError
+from sigmaff.extras import require
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -55,6 +56,7 @@ class Outcome(Generic[R]):
 @contextmanager
 def workers(config: ClusterConfig) -> Iterator["Client"]:
     """Yield a client of the workers; stop the workers at the end if they were started here."""
+    require("work in parallel", "distributed")
     import dask
     from distributed import Client, LocalCluster
 
@@ -104,10 +106,9 @@ def run_tasks(
 
 def slurm_cluster(config: SlurmConfig) -> Any:
     """A dask-jobqueue cluster, not scaled yet."""
-    try:
-        from dask_jobqueue.slurm import SLURMCluster
-    except ModuleNotFoundError:
-        raise ConfigError("workers under SLURM need dask-jobqueue: pip install 'sigmaff[slurm]'") from None
+    require("work under SLURM", "dask_jobqueue")
+    from dask_jobqueue.slurm import SLURMCluster
+
     return SLURMCluster(
         **config.model_dump(exclude={"jobs", "prologue"}),
         processes=1,

@@ -93,6 +93,16 @@ def test_results_are_the_prediction(structure: Callable[[], Atoms], dtype: torch
         np.testing.assert_array_equal(atoms.calc.get_property(name, atoms), results[name])
 
 
+def test_ase_gets_the_properties_that_it_has_names_for(potential: Potential) -> None:
+    atoms = ethanol()
+    atoms.calc = Calculator(potential)
+    properties = atoms.get_properties(["energy", "forces"])
+    assert dict(properties)["energy"] == atoms.get_potential_energy()
+    np.testing.assert_array_equal(properties["forces"], atoms.get_forces())
+    assert set(properties) == {"energy", "free_energy", "energies", "forces", "natoms"}
+    assert "energy_uncertainty" in atoms.calc.results
+
+
 @pytest.mark.parametrize("structure", [ethanol, water_crystal])
 def test_a_user_sees_which_uncertainties_are_calibrated(structure: Callable[[], Atoms]) -> None:
     potential, atoms = build_potential(LNK_CONFIG), structure()

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from ase import Atoms
-from scipy.stats import t as student
 
 from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged, line
@@ -50,7 +50,7 @@ def fit_growth(n: FloatArray, std: FloatArray) -> Growth:
     residual = y - slope * x
     freedom = y.size - len(y) - 1
     error = np.sqrt(np.square(residual).sum() / freedom / (len(y) * (x @ x)))
-    half = float(student.ppf(0.975, freedom) * error)
+    half = float(scipy.stats.t.ppf(0.975, freedom) * error)
     return Growth(slope=slope, interval=(slope - half, slope + half), irregularity=float(np.abs(residual).max()))
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from ase import Atoms
-from scipy.stats import special_ortho_group
 
 from sigmaff.audit import tolerances
 from sigmaff.audit.finding import Finding, judged
@@ -44,6 +44,11 @@ class Operation:
         return forces[np.argsort(self.order)] @ self.matrix
 
 
+def _rotation(rng: np.random.Generator) -> FloatArray:
+    rotation: FloatArray = scipy.stats.special_ortho_group.rvs(3, random_state=rng)
+    return rotation
+
+
 def _reflection(rng: np.random.Generator) -> FloatArray:
     normal = rng.normal(size=3)
     normal /= np.linalg.norm(normal)
@@ -51,7 +56,7 @@ def _reflection(rng: np.random.Generator) -> FloatArray:
 
 
 OPERATIONS: dict[str, Callable[[int, np.random.Generator], Operation]] = {
-    "rotation": lambda n, rng: Operation(order=np.arange(n), matrix=special_ortho_group.rvs(3, random_state=rng)),
+    "rotation": lambda n, rng: Operation(order=np.arange(n), matrix=_rotation(rng)),
     "reflection": lambda n, rng: Operation(order=np.arange(n), matrix=_reflection(rng)),
     "translation": lambda n, rng: Operation(order=np.arange(n), shift=rng.normal(0.0, SHIFT, size=3)),
     "permutation": lambda n, rng: Operation(order=rng.permutation(n)),

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import cache
+from importlib.resources import files
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -65,15 +68,39 @@ def _degrees(irrep: Irrep, out: Irrep, l_max: int) -> list[int]:
 
 
 @cache
+def wigner_3j(l_1: int, l_2: int, l_3: int) -> npt.NDArray[np.float64]:
+    """Wigner 3j symbols of real harmonics, (2l₁ + 1, 2l₂ + 1, 2l₃ + 1), for degrees up to 3 that satisfy the triangle.
+
+    The table lists l₁ ≤ l₂ ≤ l₃. Exchanging two columns multiplies a symbol by (−1)^(l₁ + l₂ + l₃).
+    """
+    degrees = (l_1, l_2, l_3)
+    order = np.argsort(degrees, kind="stable")
+    n_exchanges = sum(before > after for before, after in combinations(degrees, 2))
+    symbols = _tabulated()[tuple(sorted(degrees))].transpose(np.argsort(order))
+    return symbols * (-1.0) ** (sum(degrees) * n_exchanges)
+
+
+@cache
+def _tabulated() -> dict[tuple[int, ...], npt.NDArray[np.float64]]:
+    table: dict[tuple[int, ...], npt.NDArray[np.float64]] = {}
+    for line in (files("sigmaff.backbones") / "wigner_3j.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            *numbers, square = line.split()
+            degrees, orders = tuple(map(int, numbers[:3])), map(int, numbers[3:])
+            symbols = table.setdefault(degrees, np.zeros([2 * degree + 1 for degree in degrees]))
+            value = float(Fraction(square))
+            index = tuple(degree + m for degree, m in zip(degrees, orders, strict=True))
+            symbols[index] = math.copysign(math.sqrt(abs(value)), value)
+    return table
+
+
+@cache
 def coupling(l_1: int, l_2: int, l_3: int) -> npt.NDArray[np.float64]:
     """√(2l₃ + 1) times the Wigner 3j symbol, (2l₁ + 1, 2l₂ + 1, 2l₃ + 1).
 
     Coupling two vectors with components of variance 1 gives a vector with components of variance 1.
     """
-    from e3nn.o3 import wigner_3j  # its import takes more than a second
-
-    with torch.device("cpu"):
-        return math.sqrt(2 * l_3 + 1) * wigner_3j(l_1, l_2, l_3, dtype=torch.float64).numpy()
+    return math.sqrt(2 * l_3 + 1) * wigner_3j(l_1, l_2, l_3)
 
 
 @cache

@@ -5,9 +5,9 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import scipy
 import torch
 from numpy.polynomial.chebyshev import chebinterpolate
-from scipy.optimize import brentq
 from scipy.special import spherical_jn
 from torch import Tensor, nn
 
@@ -74,7 +74,7 @@ def bessel_zeros(n_spherical: int, n_radial: int) -> np.ndarray:
     rows = [zeros[:n_radial]]
     for order in range(1, n_spherical):
         function = partial(spherical_jn, order)
-        zeros = np.array([brentq(function, *interval, xtol=1e-14) for interval in pairwise(zeros)])
+        zeros = np.array([scipy.optimize.brentq(function, *interval, xtol=1e-14) for interval in pairwise(zeros)])
         rows.append(zeros[:n_radial])
     return np.stack(rows)
 

@@ -12,6 +12,7 @@ import sigmaff as sf
 from sigmaff.cli.options import Device, Force, JsonOption, OodOption, Reading, Seed, refuse_overwrites
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.errors import ConfigError
+from sigmaff.extras import require
 from sigmaff.files import atomic_write, write_json
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def audit(
     from sigmaff.data import read_structures
 
     refuse_overwrites([json_output, html, markdown], force)
+    if html is not None:
+        require("--html", "jinja2", "matplotlib")
     subjects = _subjects(models or [], calculator or [], device)
     reading, audits = Reading(**context.obj), []
     known = None if data is None else read_structures(reading.labelled(data))
@@ -98,7 +101,6 @@ def _unique(names: list[str]) -> list[str]:
 def _write(audits: Sequence["Audit"], json_output: Path | None, html: Path | None, markdown: Path | None) -> None:
     """Write the output files. The command has checked that they may be overwritten."""
     from sigmaff.audit import audit_content, audit_markdown
-    from sigmaff.audit.page import write_audit_page
 
     if json_output is not None:
         write_json(json_output, audit_content(audits), force=True)
@@ -106,6 +108,8 @@ def _write(audits: Sequence["Audit"], json_output: Path | None, html: Path | Non
         with atomic_write(markdown, force=True) as temporary:
             temporary.write_text(audit_markdown(audits), encoding="utf-8")
     if html is not None:
+        from sigmaff.audit.page import write_audit_page
+
         title = "Audit of " + ", ".join(audit.name for audit in audits)
         write_audit_page(html, audits, title=title, force=True)
 

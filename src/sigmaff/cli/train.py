@@ -11,6 +11,7 @@ from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import print_defaults as defaults_text
 from sigmaff.config import read_config
 from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.extras import require
 
 
 def train(
@@ -89,6 +90,7 @@ def compare(
     from sigmaff.runs.compare import write_comparison
     from sigmaff.runs.config import RunConfig
 
+    require("a comparison", "jinja2", "matplotlib")
     settings = read_config(RunConfig, config, set_ or [], {"output": output})
     with progress() as terminal:
         results = sf.compare(settings, methods or ["all"], listener=terminal, force=force)

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from sigmaff.config import Settings
 from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.extras import require
 from sigmaff.factory import import_factory
 
 BASIS, FUNCTIONAL = "def2-svp", "pbe"
@@ -84,6 +85,13 @@ def engine_failures(engine: EngineConfig) -> Iterator[None]:
         raise LabelError(f"{engine.calculator} gave no label: {reason}") from error
 
 
+def require_engine(engine: EngineConfig) -> None:
+    """Raise ``ConfigError`` if the package of an engine is missing."""
+    if engine.calculator in ENGINES:
+        package = "pyscf" if engine.calculator == "pyscf-pbe" else "tblite"
+        require(f"labelling by {engine.calculator}", package)
+
+
 def make_calculator(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
     """Make the ASE calculator of an engine for one structure; the default spin depends on its elements."""
     return ENGINES.get(engine.calculator, _from_factory)(atoms, engine)
@@ -122,6 +130,7 @@ def _check_results(results: Mapping[str, Any], max_force: float) -> None:
 
 
 def _tblite(method: str, atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
+    require_engine(engine)
     with _one_openmp_thread():
         from tblite.ase import TBLite
     settings = {"verbosity": 0, "charge": engine.charge, "multiplicity": _multiplicity(atoms, engine)}
@@ -130,12 +139,11 @@ def _tblite(method: str, atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
 
 def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
     """PBE/def2-SVP with density fitting. Arguments are attributes of the mean field: xc, conv_tol, max_cycle, ..."""
-    try:
-        from pyscf import dft, gto, lib
-        from pyscf.pbc.tools.pyscf_ase import PySCF
-        from pyscf.scf import hf
-    except ModuleNotFoundError:
-        raise ConfigError("PySCF is missing; install it: pip install 'sigmaff[pyscf]'") from None
+    require_engine(engine)
+    from pyscf import dft, gto, lib
+    from pyscf.pbc.tools.pyscf_ase import PySCF
+    from pyscf.scf import hf
+
     if atoms.pbc.any():
         raise LabelError("pyscf-pbe can only label molecules, and this structure is periodic")
     lib.num_threads(1)

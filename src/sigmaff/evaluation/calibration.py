@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
+import scipy
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation.distribution import StudentT
@@ -137,7 +137,7 @@ def fit_energy_force_std(
         counts = np.array([np.count_nonzero(elements == number) for number in numbers])
         return float(counts @ np.log(factors(exponent)) + exponent * growth[np.isin(elements, numbers)].sum())
 
-    exponent = float(minimize_scalar(loss, bounds=(0.0, MAX_EXPONENT), method="bounded").x)
+    exponent = float(scipy.optimize.minimize_scalar(loss, bounds=(0.0, MAX_EXPONENT), method="bounded").x)
     scales = {int(number): float(factor) for number, factor in zip(numbers, factors(exponent), strict=True)}
     return EnergyForceStd(scales=scales, exponent=exponent, reference=reference, n_structures=int(known.size))
 

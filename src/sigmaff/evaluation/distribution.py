@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import scipy
 from scipy.special import beta, ndtr, ndtri
-from scipy.stats import t as student
 
 from sigmaff.models.prediction import Calibration, FloatArray
 
@@ -100,13 +100,13 @@ class StudentT:
     dof: float  # above 1
 
     def log_density(self, sizes: FloatArray) -> FloatArray:
-        return np.asarray(student.logpdf(sizes, self.dof))
+        return np.asarray(scipy.stats.t.logpdf(sizes, self.dof))
 
     def crps(self, sizes: FloatArray) -> FloatArray:
         """y(2F(y) − 1) + 2f(y)(ν + y²)/(ν − 1) − 2√ν B(½, ν − ½) / ((ν − 1) B(½, ν/2)²)."""
         nu = self.dof
         spread = 2 * np.sqrt(nu) / (nu - 1) * beta(0.5, nu - 0.5) / beta(0.5, 0.5 * nu) ** 2
-        density, distribution = student.pdf(sizes, nu), student.cdf(sizes, nu)
+        density, distribution = scipy.stats.t.pdf(sizes, nu), scipy.stats.t.cdf(sizes, nu)
         return np.asarray(sizes * (2 * distribution - 1) + 2 * density * (nu + sizes**2) / (nu - 1) - spread)
 
 

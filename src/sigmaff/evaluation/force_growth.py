@@ -13,7 +13,7 @@ With many structures β is b. With few, or where energy σ is the same for all, 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
+import scipy
 
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import IntArray
@@ -68,12 +68,14 @@ class _HeldOut:
         scale = np.mean(self.errors**2 / self.variance)
         bounds = [(np.log(scale) - 20, np.log(scale) + 20), SEARCHED]
         start = (np.log(scale), PRIOR[0])
-        likeliest = minimize(self._nll, start, jac=True, bounds=bounds, method="L-BFGS-B").x
+        likeliest = scipy.optimize.minimize(self._nll, start, jac=True, bounds=bounds, method="L-BFGS-B").x
         precision, (mean, std) = self._precision(likeliest), PRIOR
         weighed = (precision * likeliest[1] + mean / std**2) / (precision + 1 / std**2)
         exponent = float(np.clip(weighed, 0.0, LARGEST_EXPONENT))
         at_exponent = [bounds[0], (exponent, exponent)]
-        best = minimize(self._nll, (likeliest[0], exponent), jac=True, bounds=at_exponent, method="L-BFGS-B")
+        best = scipy.optimize.minimize(
+            self._nll, (likeliest[0], exponent), jac=True, bounds=at_exponent, method="L-BFGS-B"
+        )
         return exponent, float(best.fun)
 
     def _excess(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -15,9 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
+import scipy
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from sigmaff.evaluation.distribution import reported_distribution
 from sigmaff.models.prediction import UNCALIBRATED, Calibration, FloatArray
@@ -148,7 +147,7 @@ def spearman(std: npt.ArrayLike, sizes: npt.ArrayLike) -> float:
 
 def centred_ranks(values: FloatArray) -> FloatArray:
     """Mid-ranks minus their mean."""
-    return rankdata(values) - 0.5 * (values.size + 1)
+    return scipy.stats.rankdata(values) - 0.5 * (values.size + 1)
 
 
 def retention_curve(errors: npt.ArrayLike, std: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
@@ -191,7 +190,7 @@ def auroc(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> float:
     """P(OOD score > ID score) + ½ P(equal): OOD is the positive class, the score is σ."""
     inside, outside = pooled(id_scores), pooled(ood_scores)
     n = outside.size
-    rank_sum = rankdata(np.concatenate([inside, outside]))[inside.size :].sum()
+    rank_sum = scipy.stats.rankdata(np.concatenate([inside, outside]))[inside.size :].sum()
     return float((rank_sum - 0.5 * n * (n + 1)) / (n * inside.size))
 
 
@@ -210,8 +209,8 @@ def auroc_interval(value: float, n_id: int, n_ood: int, level: float = 0.95) -> 
         return abs(theta - value) - z * float(np.sqrt(variance / (n_id * n_ood)))
 
     inner = min(max(value, 1e-12), 1 - 1e-12)  # at 0 and 1 the value itself is a second root
-    low = 0.0 if value == 0 else brentq(excess, 0.0, inner)
-    return low, 1.0 if value == 1 else brentq(excess, inner, 1.0)
+    low = 0.0 if value == 0 else scipy.optimize.brentq(excess, 0.0, inner)
+    return low, 1.0 if value == 1 else scipy.optimize.brentq(excess, inner, 1.0)
 
 
 def auroc_difference(
@@ -236,9 +235,9 @@ def auroc_difference(
 def _placements(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     """For each ID score the share of OOD scores above it, for each OOD score the share of ID scores below it."""
     inside, outside = pooled(id_scores), pooled(ood_scores)
-    ranks = rankdata(np.concatenate([inside, outside]))
-    above = 1 - (ranks[: inside.size] - rankdata(inside)) / outside.size
-    return above, (ranks[inside.size :] - rankdata(outside)) / inside.size
+    ranks = scipy.stats.rankdata(np.concatenate([inside, outside]))
+    above = 1 - (ranks[: inside.size] - scipy.stats.rankdata(inside)) / outside.size
+    return above, (ranks[inside.size :] - scipy.stats.rankdata(outside)) / inside.size
 
 
 def _two_sided(level: float) -> float:

@@ -14,16 +14,25 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.data import read_structures
+from sigmaff.data.labelling import require_engine
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
+from sigmaff.extras import require
 from sigmaff.learning.config import CampaignConfig, SelectionMethod
 from sigmaff.learning.directory import Context, Directory, Round, read_frames, write_frames
 from sigmaff.learning.explore import explore
 from sigmaff.learning.fit import fit_round
-from sigmaff.learning.labels import engine_calls, keep_label, label_round, labelled_in, labels_so_far, set_aside
+from sigmaff.learning.labels import (
+    engine_calls,
+    fresh_errors,
+    keep_label,
+    label_round,
+    labelled_in,
+    labels_so_far,
+    set_aside,
+)
 from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
-from sigmaff.learning.report import fresh_errors, write_campaign_report
 from sigmaff.learning.selection import Pick, in_window, largest_std, possible_method, replaced_method, select
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import load
@@ -62,6 +71,7 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
         listener: progress callbacks; ``None`` is silent.
         force: remove a campaign in that directory and begin anew.
     """
+    _require_packages(config)
     directory = Directory(config.output)
     try:
         with directory.folder.lock(), ExitStack() as stack:
@@ -70,6 +80,14 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
             return _Campaign(Context(config, listener or Listener(), client), directory).run()
     except KeyboardInterrupt as interrupt:
         raise KeyboardInterrupt(str(interrupt) or f"stopped; run the same command to resume {directory.path}") from None
+
+
+def _require_packages(config: CampaignConfig) -> None:
+    """Raise ``ConfigError`` for a missing package now, not after hours."""
+    tensorboard = ["tensorboard"] if config.training.tensorboard else []
+    require("a campaign", "lightning_fabric", *tensorboard, "distributed", "jinja2", "matplotlib")
+    if config.cluster.scheduler is None:  # else the engine runs where that scheduler's workers are
+        require_engine(config.engine)
 
 
 class _Campaign:
@@ -89,8 +107,13 @@ class _Campaign:
             reason = self._round(self.directory.round(number))
             number += 1
         self.directory.end(reason)
-        write_campaign_report(self.directory, self.rounds, reason)
+        self._report(reason)
         return CampaignResult(directory=self.directory.path, rounds=tuple(self.rounds), reason=reason)
+
+    def _report(self, reason: str | None) -> None:
+        from sigmaff.learning.report import write_campaign_report  # brings matplotlib
+
+        write_campaign_report(self.directory, self.rounds, reason)
 
     def _begin(self, round_: Round) -> None:
         if not round_.selected.exists():
@@ -191,7 +214,7 @@ class _Campaign:
         self.rounds.append(self._summary(round_, labelled, len(failures)))
         write_file(round_.summary, self.rounds[-1])
         if round_.number:
-            write_campaign_report(self.directory, self.rounds, None)
+            self._report(None)
 
     def _summary(self, round_: Round, labelled: Sequence[Atoms], n_set_aside: int) -> RoundSummary:
         record = load(round_.model).record

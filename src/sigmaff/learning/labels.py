@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 from ase import Atoms
 
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError
 from sigmaff.learning.directory import Context, Round, read_frames, write_frames
-from sigmaff.learning.records import SetAside, read_file, write_file
+from sigmaff.learning.records import FreshErrors, SetAside, read_file, write_file
 from sigmaff.simulation import bare_copy
 from sigmaff.tasks import run_tasks
 
@@ -83,6 +84,31 @@ def drawn_in(atoms: Atoms) -> int | None:
     """The round from whose exploration a held-out structure was drawn at random; ``None`` for any other structure."""
     is_drawn = atoms.info["held_out"] and atoms.info.get("method") == "random"
     return int(atoms.info["label_id"].split("-")[0]) if is_drawn else None
+
+
+def is_drawn(atoms: Atoms) -> bool:
+    """Whether a structure was drawn at random to hold out. In version 0.1 none was."""
+    return bool(atoms.info.get("held_out", False))
+
+
+def fresh_errors(round_: Round, *, drawn: bool) -> FreshErrors | None:
+    """Errors of the model of the round before on the labels of this one; ``None`` without labels.
+
+    Arguments:
+        drawn: of those drawn at random to hold out; else of those that were selected.
+    """
+    pairs = [(one, two) for _, one, two in selected_in(round_) if two is not None and is_drawn(one) == drawn]
+    if not pairs:
+        return None
+    energy = [(one.get_potential_energy() - two.get_potential_energy()) / len(one) for one, two in pairs]
+    forces = np.concatenate([one.get_forces() - two.get_forces() for one, two in pairs])
+    stds = [one.arrays["forces_uncertainty"] for one, _ in pairs if "forces_uncertainty" in one.arrays]
+    return FreshErrors(
+        energy_mae_per_atom=float(np.mean(np.abs(energy))),
+        forces_mae=float(np.mean(np.abs(forces))),
+        forces_rmse=float(np.sqrt(np.mean(forces**2))),
+        forces_std=float(np.sqrt(np.mean(np.concatenate(stds) ** 2))) if stds else None,
+    )
 
 
 def engine_calls(round_: Round) -> int:

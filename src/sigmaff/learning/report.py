@@ -1,35 +1,14 @@
-"""Errors on new labels before they are learned from, and the HTML page of a campaign."""
+"""The HTML page of a campaign."""
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from ase import Atoms
 
 from sigmaff.learning.directory import Directory, Round
-from sigmaff.learning.labels import selected_in
-from sigmaff.learning.records import Explored, FreshErrors, RoundSummary, read_file
+from sigmaff.learning.labels import is_drawn, selected_in
+from sigmaff.learning.records import Explored, RoundSummary, read_file
 from sigmaff.report.campaign_page import CampaignRound, PickedStructure, write_campaign_page
 from sigmaff.simulation.md import Threshold
-
-
-def fresh_errors(round_: Round, *, drawn: bool) -> FreshErrors | None:
-    """Errors of the model of the round before on the labels of this one; ``None`` without labels.
-
-    Arguments:
-        drawn: of those drawn at random to hold out; else of those that were selected.
-    """
-    pairs = [(one, two) for _, one, two in selected_in(round_) if two is not None and _is_drawn(one) == drawn]
-    if not pairs:
-        return None
-    energy = [(one.get_potential_energy() - two.get_potential_energy()) / len(one) for one, two in pairs]
-    forces = np.concatenate([one.get_forces() - two.get_forces() for one, two in pairs])
-    stds = [one.arrays["forces_uncertainty"] for one, _ in pairs if "forces_uncertainty" in one.arrays]
-    return FreshErrors(
-        energy_mae_per_atom=float(np.mean(np.abs(energy))),
-        forces_mae=float(np.mean(np.abs(forces))),
-        forces_rmse=float(np.sqrt(np.mean(forces**2))),
-        forces_std=float(np.sqrt(np.mean(np.concatenate(stds) ** 2))) if stds else None,
-    )
 
 
 def write_campaign_report(directory: Directory, rounds: Sequence[RoundSummary], reason: str | None) -> None:
@@ -95,13 +74,8 @@ def _origin(atoms: Atoms) -> str:
     return f"{info['temperature']:g} K, replica {info['replica']}, step {info['step']}"
 
 
-def _is_drawn(atoms: Atoms) -> bool:
-    """Whether a structure was drawn at random to hold out. In version 0.1 none was."""
-    return bool(atoms.info.get("held_out", False))
-
-
 def _why(atoms: Atoms, index: int) -> str:
-    if _is_drawn(atoms):
+    if is_drawn(atoms):
         return "drawn at random from the exploration, and held out"
     if "variance_share" in atoms.info:
         share = float(atoms.info["variance_share"])

@@ -13,7 +13,6 @@ from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures, RunRecord
 from sigmaff.progress import Listener
-from sigmaff.report import write_table_page
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data, settled
 from sigmaff.runs.differences import NOTE, Differences, difference_rows, method_differences, tested
@@ -186,6 +185,8 @@ def write_comparison(directory: Path, results: Sequence[MethodResult]) -> list[P
     write_json(paths[0], contents, force=True)
     with atomic_write(paths[1], force=True) as temporary:
         temporary.write_text(_markdown(tables, notes), encoding="utf-8")
+    from sigmaff.report import write_table_page
+
     write_table_page(paths[2], "Methods compared", tables, notes=notes, force=True)
     return paths
 

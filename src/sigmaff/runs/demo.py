@@ -21,12 +21,12 @@ from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.evaluation.datasets import recorded_structures
+from sigmaff.extras import require
 from sigmaff.files import atomic_write
 from sigmaff.heads import LNKConfig
 from sigmaff.models import PotentialConfig
 from sigmaff.models.file import load
 from sigmaff.progress import Listener
-from sigmaff.report import model_facts, write_report
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.runs.run import run
 from sigmaff.training import CosineSchedule, TrainingConfig
@@ -58,6 +58,9 @@ def demo_config(directory: Path) -> RunConfig:
 
 def run_demo(directory: Path, listener: Listener | None = None, *, force: bool = False) -> tuple[Summary, Path]:
     """Run the demonstration, or resume it. Return the metrics of the held-out set and the path of the report."""
+    require("the demonstration", "tblite", "lightning_fabric", "tensorboard", "jinja2", "matplotlib")
+    from sigmaff.report import model_facts, write_report
+
     listener = listener or Listener()
     for name, compound, n_frames in (("ethanol", "CH3CH2OH", N_ETHANOL), ("dimethyl_ether", "CH3OCH3", N_ETHER)):
         path = directory / f"{name}.extxyz"

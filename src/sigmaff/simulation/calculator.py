@@ -8,6 +8,7 @@ import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import all_changes
+from ase.outputs import Properties, all_outputs
 from torch import nn
 
 from sigmaff.errors import ConfigError, DataError
@@ -91,3 +92,7 @@ class Calculator(AseCalculator):
             how = "auto"
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
         self.results = finite_results(self.model.predict(graph, forces_std=how), self.atoms)
+
+    def export_properties(self) -> Properties:
+        """Those of the results that ASE has names for, as ``Atoms.get_properties`` returns them."""
+        return Properties({name: value for name, value in self.results.items() if name in all_outputs})

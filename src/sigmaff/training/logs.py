@@ -4,13 +4,16 @@ import csv
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-
-from torch.utils.tensorboard import SummaryWriter
+from typing import TYPE_CHECKING
 
 from sigmaff.files import atomic_write
 from sigmaff.training.state import EpochRecord
 
 COLUMNS = [field.name for field in fields(EpochRecord)]
+
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 class MetricsLog:
@@ -23,7 +26,7 @@ class MetricsLog:
             table.writeheader()
             table.writerows(asdict(record) for record in history)
         next_step = history[-1].step + 1 if history else 1
-        self.events = SummaryWriter(str(directory / "tensorboard"), purge_step=next_step) if tensorboard else None
+        self.events = _events(directory / "tensorboard", next_step) if tensorboard else None
 
     def write(self, record: EpochRecord) -> None:
         row = asdict(record)
@@ -38,3 +41,9 @@ class MetricsLog:
     def close(self) -> None:
         if self.events is not None:
             self.events.close()
+
+
+def _events(directory: Path, next_step: int) -> "SummaryWriter":
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(directory), purge_step=next_step)

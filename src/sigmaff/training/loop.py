@@ -11,15 +11,16 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import AdamW
 
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.extras import require
 from sigmaff.files import changes, folder_lock, refuse_changes
 from sigmaff.models import Potential
 from sigmaff.progress import Listener
@@ -38,6 +39,9 @@ from sigmaff.training.interrupt import stop_signal
 from sigmaff.training.logs import MetricsLog
 from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
 from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDivergedError, TrainingResult, TrainingState
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def train(
@@ -84,7 +88,10 @@ def train(
             return training.run(listener or Listener(), log)
 
 
-def _fabric(config: TrainingConfig) -> Fabric:
+def _fabric(config: TrainingConfig) -> "Fabric":
+    require("training", "lightning_fabric", *(["tensorboard"] if config.tensorboard else []))
+    from lightning_fabric import Fabric
+
     try:
         return Fabric(
             accelerator=config.accelerator, devices=config.devices, num_nodes=config.n_nodes, strategy=config.strategy
@@ -107,7 +114,7 @@ class Training:
 
     def __init__(
         self,
-        fabric: Fabric,
+        fabric: "Fabric",
         potential: Potential,
         train_set: GraphDataset,
         validation_set: GraphDataset,

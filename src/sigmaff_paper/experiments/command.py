@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.errors import SigmaffError
+from sigmaff.extras import require
 
 if TYPE_CHECKING:
     from sigmaff.runs.jobs import Results
@@ -36,6 +37,7 @@ def reproduce(
     ] = None,
 ) -> None:
     """Run an experiment of the paper and show its numbers beside ours. Rerun the same command to resume."""
+    require("an experiment of the paper", "lightning_fabric", "tensorboard", "distributed", "jinja2", "matplotlib")
     from sigmaff.tasks import ClusterConfig
     from sigmaff_paper.experiments.reproduce import reproduce as run_experiment
     from sigmaff_paper.experiments.reproduce import without_result

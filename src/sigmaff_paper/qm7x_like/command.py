@@ -7,6 +7,7 @@ import typer
 
 from sigmaff.cli.options import config_command
 from sigmaff.cli.progress import progress, say
+from sigmaff.extras import require
 
 if TYPE_CHECKING:
     from sigmaff_paper.qm7x_like.config import GenerateConfig
@@ -55,6 +56,7 @@ def qm7x_like(
     config = validated(_config(), context.obj | engines, "generate")
     known = shipped_molecules() if smiles is None else read_molecules(smiles)
     drawn = draw_molecules(known, molecules or (600 if smiles is None else len(known)), config.seed)
+    require("making molecules from SMILES", "rdkit", "distributed")
     with start_workers(ClusterConfig(n_workers=workers, scheduler=scheduler)) as client, progress() as terminal:
         terminal.stage(f"molecules by {geometry} and {engine}")
         counts = generate(output, drawn, config, client, terminal)

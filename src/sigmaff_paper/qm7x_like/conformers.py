@@ -1,6 +1,5 @@
 """Conformers from SMILES, by RDKit."""
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +7,7 @@ import numpy.typing as npt
 from ase import Atoms
 from ase.data import covalent_radii
 
-from sigmaff.errors import ConfigError, DataError
+from sigmaff.errors import DataError
 from sigmaff.units import KCAL_PER_MOL
 
 if TYPE_CHECKING:
@@ -24,18 +23,9 @@ SAME_ENERGY, SAME_DISTANCES = 2e-3, 0.05
 """eV and Å: conformers closer than both are equal."""
 
 
-def require_rdkit() -> ModuleType:
-    """Import ``rdkit.Chem``; raise ``ConfigError`` if RDKit is missing."""
-    try:
-        from rdkit import Chem
-    except ModuleNotFoundError:
-        raise ConfigError("making molecules from SMILES needs RDKit: pip install 'sigmaff[generate]'") from None
-    return Chem
-
-
 def parse(smiles: str) -> "Mol":
     """Return the molecule with its hydrogen atoms."""
-    Chem = require_rdkit()
+    from rdkit import Chem
     from rdkit.rdBase import BlockLogs
 
     with BlockLogs():
@@ -77,10 +67,12 @@ def distinct(structures: list[Atoms], energies: npt.NDArray[np.float64]) -> list
 
 def has_bonds_of(atoms: Atoms, molecule: "Mol") -> bool:
     """Return whether the structure has exactly the bonds of the molecule."""
+    from rdkit import Chem
+
     radii = covalent_radii[atoms.numbers]
     bonded = atoms.get_all_distances() < BONDED * (radii[:, None] + radii)
     np.fill_diagonal(bonded, False)
-    return bool((bonded == require_rdkit().GetAdjacencyMatrix(molecule).astype(bool)).all())
+    return bool((bonded == Chem.GetAdjacencyMatrix(molecule).astype(bool)).all())
 
 
 def _alike(prints: list[npt.NDArray[np.float64]], energies: npt.NDArray[np.float64], one: int, other: int) -> bool:

@@ -13,11 +13,11 @@ import ase.io
 from ase import Atoms
 from pydantic import Field
 
+from sigmaff.extras import require
 from sigmaff.files import RunFile, RunFolder, atomic_write, write_json
 from sigmaff.progress import Listener
 from sigmaff.tasks import Outcome, run_tasks
 from sigmaff_paper.qm7x_like.config import GenerateConfig
-from sigmaff_paper.qm7x_like.conformers import require_rdkit
 from sigmaff_paper.qm7x_like.structures import EQUILIBRIUM, NONEQUILIBRIUM, Failure, Product, make_structures
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def generate(
     ``equilibrium.extxyz`` and ``nonequilibrium.extxyz`` hold them in the order of the SMILES, ``failures.json`` what
     failed.
     """
-    require_rdkit()
+    require("making molecules from SMILES", "rdkit")
     listener = listener or Listener()
     folder = RunFolder(directory, "generate.json", "choose another directory")
     with folder.lock():

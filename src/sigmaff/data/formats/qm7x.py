@@ -6,8 +6,8 @@ subtracted as for every other data set, by the reference energies of ``DatasetSt
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 from ase import Atoms
 
@@ -15,13 +15,20 @@ from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource
 from sigmaff.data.structures import FloatArray
 from sigmaff.errors import DataError
+from sigmaff.extras import require
+
+if TYPE_CHECKING:
+    from h5py import File, Group
 
 ENERGY, FORCES = "ePBE0+MBD", "totFOR"
 USED = ("atNUM", "atXYZ", ENERGY, FORCES)  # of about forty datasets of a structure
 
 
 def read_qm7x(path: Path, source: DataSource) -> FileContents:
-    with reading(path, "QM7-X HDF5"), h5py.File(path, "r") as file:
+    require(f"reading {path} (QM7-X HDF5)", "h5py")
+    from h5py import File
+
+    with reading(path, "QM7-X HDF5"), File(path, "r") as file:
         chosen = [
             (index, name, {key: np.asarray(group[key], dtype=np.float64) for key in USED if key in group})
             for index, (name, group) in enumerate(_geometries(file))
@@ -44,9 +51,11 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
     )
 
 
-def _geometries(file: h5py.File) -> Iterator[tuple[str, h5py.Group]]:
+def _geometries(file: "File") -> Iterator[tuple[str, "Group"]]:
+    from h5py import Group
+
     for molecule in file.values():
-        if isinstance(molecule, h5py.Group):
+        if isinstance(molecule, Group):
             yield from ((name, group) for name, group in molecule.items() if name.startswith("Geom-"))
 
 

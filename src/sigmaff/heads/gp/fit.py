@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from sigmaff.errors import DataError
@@ -176,7 +176,10 @@ def _choose(kernel: StationaryKernel, rows: ValuesAndSlopes, targets: Tensor) ->
 
     bounds = [tuple(map(math.log, pair)) for pair in (LENGTH_BOUNDS, NOISE_BOUNDS, NOISE_BOUNDS)]
     starts = [np.log([length, FIRST_NOISE, FIRST_NOISE]) for length in LENGTHSCALES]
-    found = [minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=SEARCH) for start in starts]
+    found = [
+        scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=SEARCH)
+        for start in starts
+    ]
     best = min(found, key=lambda result: result.fun)
     length, noise = parameters(torch.as_tensor(best.x))
     names = ("lengthscale", "noise of energies", "noise of forces")

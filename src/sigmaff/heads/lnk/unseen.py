@@ -185,7 +185,7 @@ class Groups:
     """Atoms by element: what is done with each element is done with its own atoms."""
 
     def __init__(self, elements: Tensor, n_elements: int) -> None:
-        counts = torch.bincount(elements, minlength=n_elements).tolist()
+        counts = list(map(int, torch.bincount(elements, minlength=n_elements)))  # tolist fails under torch.func in 2.6
         self.present = [element for element, count in enumerate(counts) if count > 0]
         self._counts = [count for count in counts if count > 0]
         self._order = elements.argsort()

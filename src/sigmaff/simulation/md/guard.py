@@ -17,8 +17,9 @@ import ase.io
 import numpy as np
 from ase import Atoms
 
-from sigmaff.data.labelling import EngineConfig, label
+from sigmaff.data.labelling import EngineConfig, label, require_engine
 from sigmaff.errors import ConfigError, DataError
+from sigmaff.extras import require
 from sigmaff.files import RunFolder, atomic_write, write_json
 from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
@@ -71,6 +72,9 @@ def guard(
     listener = listener or Listener()
     if not structures:
         raise DataError("there is no structure to start from")
+    require("a guard", "distributed")
+    if config.cluster.scheduler is None:  # else the engine runs where that scheduler's workers are
+        require_engine(config.engine)
     kind = Kind.of(config, structures, model=model_digest(model), starts=starts_digest(structures))
     decisive = config.model_dump(mode="json", include={"seed", "pilots"})
     engine = config.engine.model_dump(mode="json", exclude={"time_limit"})

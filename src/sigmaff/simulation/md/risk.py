@@ -13,7 +13,7 @@ loss L(t) = 1[score ≤ t] never falls as t grows. Two promises, with k the numb
 from math import ceil, floor, log, log1p
 
 import numpy as np
-from scipy.stats import beta, binom
+import scipy
 
 from sigmaff.simulation.md.stepper import FloatArray
 
@@ -28,7 +28,7 @@ def n_allowed(n: int, risk: float, confidence: float | None = None) -> int:
     """
     if confidence is None:
         return floor(risk * (n + 1) * (1.0 + ROUNDING)) - 1
-    return int(binom.ppf((1.0 - confidence) * (1.0 + ROUNDING), n, risk)) - 1
+    return int(scipy.stats.binom.ppf((1.0 - confidence) * (1.0 + ROUNDING), n, risk)) - 1
 
 
 def fewest(risk: float, confidence: float | None = None) -> int:
@@ -56,4 +56,4 @@ def highest_risk(n: int, n_harmful: int, confidence: float) -> float:
     If the number is fixed before n items are drawn, it bounds the risk of ``largest_limit`` of this number, too: the
     chance of a score below the k-th smallest of n is a beta variable.
     """
-    return 1.0 if n_harmful >= n else float(beta.ppf(confidence, n_harmful + 1, n - n_harmful))
+    return 1.0 if n_harmful >= n else float(scipy.stats.beta.ppf(confidence, n_harmful + 1, n - n_harmful))

@@ -21,7 +21,7 @@ from math import ceil, floor
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binom
+import scipy
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
@@ -165,7 +165,7 @@ def _sequence_end(scores: Scores, error_above: float, risk: float, confidence: f
     std, n_wrong = scores.forces_std[order], np.cumsum(scores.forces_error[order] > error_above)
     limits = np.append(np.nextafter(std[1:], -np.inf), std[-1])  # with 1, 2, ..., n structures below
     n_below = np.arange(smallest, len(scores) + 1)
-    fails = binom.cdf(n_wrong[n_below - 1], n_below, risk) > (1.0 - confidence) * (1.0 + ROUNDING)
+    fails = scipy.stats.binom.cdf(n_wrong[n_below - 1], n_below, risk) > (1.0 - confidence) * (1.0 + ROUNDING)
     n_passed = int(fails.argmax()) if fails.any() else fails.size
     return float(limits[n_below[n_passed - 1] - 1]) if n_passed else -np.inf
 
