@@ -188,7 +188,9 @@ def pick(cell: Cell, pool: Pool, root: Path, *, compile_step: bool) -> list[int]
     if cell.selector == "sigma":  # no other looks at force σ
         frames = predict_structures(model, dataset_for(model, label_structures(frames, ())), 64, "auto")
     method = "max_det" if cell.selector == "ensemble" else cell.selector
-    settings = SelectConfig.model_validate({"n": N_PICKED, "method": method, "max_candidates": 400})
+    settings = SelectConfig.model_validate(
+        {"n": N_PICKED, "method": method, "max_candidates": 400, "cost_power": 0.0}  # labels are counted, not atoms
+    )
     chosen = select(model, frames, settings, limit=None, rng=rng)
     return [*done, *(int(left[one.index]) for one in chosen)]
 
