@@ -1,0 +1,106 @@
+"""What adapters share: contained imports, the origin of weights, both directions of pairs."""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sigmaff.backbones.hosts.base import Origin
+from sigmaff.errors import ConfigError
+from sigmaff.graph import AtomicGraph
+
+UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+@contextmanager
+def contained(package: str) -> Iterator[None]:
+    """Import and build a host: undo what its code changes for the whole process.
+
+    ``import mace`` makes every later ``torch.load`` unpickle without checks, and e3nn 0.4, which it needs, can only be
+    imported so. Within this block the host reads its own files; after it, torch is as it was before.
+
+    Arguments:
+        package: what to install if an import fails.
+    """
+    unsafe, dtype = os.environ.get(UNSAFE_LOADING), torch.get_default_dtype()
+    os.environ[UNSAFE_LOADING] = "1"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this potential needs {package} ({error}): pip install {package}") from None
+    finally:
+        torch.set_default_dtype(dtype)
+        if unsafe is None:
+            os.environ.pop(UNSAFE_LOADING, None)
+        else:
+            os.environ[UNSAFE_LOADING] = unsafe
+
+
+def trusted_file(source: str, trust: bool) -> Path:
+    """The path of a file whose reading can run programs. Without trust it is an error."""
+    path = Path(source).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{source}: no such file")
+    if not trust:
+        raise ConfigError(
+            f"{source}: this kind of file can run programs when it is read; if you trust whoever made it, "
+            "say so: --trust, or trust=True"
+        )
+    return path
+
+
+def origin_of(
+    source: str, package: str, file: Path, *, shipped: bool, weights: Literal["copied", "referenced"] = "copied"
+) -> Origin:
+    """Where a network comes from.
+
+    Arguments:
+        source: as the user named it.
+        package: that the host is installed by.
+        file: with the weights.
+        shipped: whether the file is part of the package, so that its licence is that of the package.
+        weights: whether they go into the model file.
+    """
+    return Origin(
+        source=source,
+        package=package,
+        version=metadata.version(package),
+        file=str(file.resolve()),
+        sha256=sha256_of(file),
+        licence=_licence(package) if shipped else None,
+        weights=weights,
+    )
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _licence(package: str) -> str | None:
+    about = metadata.metadata(package)
+    stated = [about.get("License-Expression") or ""]
+    stated += [line.split(" :: ")[-1] for line in about.get_all("Classifier", []) if line.startswith("License ::")]
+    return next((name for name in stated if name), None)
+
+
+def index_of(elements: Sequence[int]) -> Tensor:
+    """Place of each atomic number in ``elements``, (largest + 1,); −1 for those that are not there."""
+    index = torch.full((max(elements) + 1,), -1)
+    index[list(elements)] = torch.arange(len(elements))
+    return index
+
+
+def directed_pairs(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+    """Each pair in both directions: index of (from, to), (2, 2 · n_pairs), and vectors, (2 · n_pairs, 3) Å."""
+    vectors = graph.pair_vectors()
+    return torch.cat([graph.pair_index, graph.pair_index.flip(0)], dim=1), torch.cat([vectors, -vectors])
