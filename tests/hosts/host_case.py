@@ -58,6 +58,7 @@ class HostCase:
     force_tolerance = 1e-4  # eV/Å
     stress_tolerance = 1e-6  # eV/Å³
     periodic = True
+    dtype = torch.float64  # that the host computes in
     needs_trust = True  # whether reading ``source`` does
 
     @pytest.fixture(scope="class", autouse=True)
@@ -122,7 +123,8 @@ class HostCase:
         graphs = [build_graph(atoms, backbone.cutoff, torch.float64) for atoms in self.structures()]
         graphs.append(build_graph(self.molecule()[[0, 1]], backbone.cutoff, torch.float64))
         apart = torch.cat([backbone(graph) for graph in graphs])
-        torch.testing.assert_close(backbone(batch_graphs(graphs)), apart, atol=1e-9, rtol=1e-9)
+        exactly = 1e-9 if self.dtype == torch.float64 else 1e-4
+        torch.testing.assert_close(backbone(batch_graphs(graphs)), apart, atol=exactly, rtol=exactly)
 
     def test_an_atom_alone_has_features(self, backbone):
         alone = build_graph(self.molecule()[[0]], backbone.cutoff, torch.float64)
@@ -138,7 +140,8 @@ class HostCase:
             other.set_positions(other.positions @ turn.T)
             other.set_cell(other.cell.array @ turn.T)
             turned = backbone(build_graph(other, backbone.cutoff, torch.float64))
-            torch.testing.assert_close(turned, features[order], atol=1e-5, rtol=1e-5)
+            near = 1e-5 if self.dtype == torch.float64 else 2e-4
+            torch.testing.assert_close(turned, features[order], atol=near, rtol=near)
 
     def test_copied_weights_come_back_to_the_bit_without_the_file_of_the_host(self, reading, backbone, tmp_path):
         if reading.config.origin.weights == "referenced":
@@ -169,8 +172,9 @@ class HostCase:
         steps = torch.randn(2, graph.n_atoms, 3, generator=generator, dtype=torch.float64)
         shift_steps = torch.zeros(2, *graph.pair_shift.shape, dtype=torch.float64)
         tangents = backbone.linear_response(graph).push_forward(steps, shift_steps)
+        share = 2e-4 if self.dtype == torch.float64 else 5e-3
         for step, tangent in zip(steps, tangents, strict=True):
-            size = 1e-4
+            size = 1e-4 if self.dtype == torch.float64 else 3e-3
             ahead, behind = (backbone(graph.with_positions(graph.positions + s * step)) for s in (size, -size))
             slope = ((ahead - behind) / (2 * size)).detach()
-            torch.testing.assert_close(tangent, slope, atol=2e-4 * float(slope.abs().max()), rtol=1e-3)
+            torch.testing.assert_close(tangent, slope, atol=share * float(slope.abs().max()), rtol=1e-3)

@@ -1,10 +1,11 @@
 """What adapters share: contained imports, the origin of weights, both directions of pairs."""
 
 import hashlib
+import io
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Origin
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.graph import AtomicGraph
 
 UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
@@ -32,7 +33,7 @@ def contained(package: str) -> Iterator[None]:
     unsafe, dtype = os.environ.get(UNSAFE_LOADING), torch.get_default_dtype()
     os.environ[UNSAFE_LOADING] = "1"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     except ModuleNotFoundError as error:
@@ -55,6 +56,16 @@ def trusted_file(source: str, trust: bool) -> Path:
             f"{source}: this kind of file can run programs when it is read; if you trust whoever made it, "
             "say so: --trust, or trust=True"
         )
+    return path
+
+
+def referenced_file(origin: Origin) -> Path:
+    """The file that a model refers to. Another file in its place is an error."""
+    path = Path(origin.file or "")
+    if not path.is_file():
+        raise ModelFileError(f"the network of this model is {origin.source}, in {path}; there is no such file")
+    if sha256_of(path) != origin.sha256:
+        raise ModelFileError(f"{path}: this is not the file that the model was made with (its SHA-256 differs)")
     return path
 
 
