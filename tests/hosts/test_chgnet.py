@@ -1,13 +1,15 @@
 """CHGNet 0.3.0, whose weights are part of the package chgnet."""
 
 import pytest
+import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 from ase.calculators.calculator import Calculator
-from host_case import HostCase, rattled
+from host_case import HostCase, built, rattled
 
 from sigmaff.backbones.hosts.chgnet import CHGNet
 from sigmaff.backbones.hosts.reading import contained
+from sigmaff.graph import build_graph
 
 with contained("chgnet"):
     pytest.importorskip("chgnet", reason="chgnet is not installed")
@@ -39,3 +41,18 @@ class TestCHGNet(HostCase):
 
     def crystal(self) -> Atoms:
         return rattled(bulk("NaCl", "rocksalt", a=5.6))
+
+
+def test_a_file_of_a_user(tmp_path):
+    """As the trainer of chgnet saves it; without reference energies."""
+    with contained("chgnet"):
+        from chgnet.model import CHGNet as Network
+
+        torch.manual_seed(0)
+        network = Network(atom_fea_dim=8, bond_fea_dim=8, angle_fea_dim=8, n_conv=2, composition_model=None)
+        torch.save({"model": network.as_dict()}, tmp_path / "mine.pth.tar")
+    reading = CHGNet.read(str(tmp_path / "mine.pth.tar"), trust=True)
+    assert set(reading.references.values()) == {0.0}
+    assert reading.config.origin.licence is None
+    backbone = built(CHGNet, reading)
+    assert backbone(build_graph(bulk("Si"), backbone.cutoff, torch.float64)).isfinite().all()

@@ -31,28 +31,28 @@ def saved_model(path: Path, dtype: torch.dtype = torch.float64, heads: tuple[str
         torch.set_default_dtype(dtype)
         torch.manual_seed(0)
         energies = np.random.default_rng(0).normal(scale=100, size=(len(heads), len(ELEMENTS)))
-        settings = dict(
-            r_max=4.5,
-            num_bessel=6,
-            num_polynomial_cutoff=5,
-            max_ell=2,
-            interaction_cls=modules.interaction_classes["RealAgnosticResidualInteractionBlock"],
-            interaction_cls_first=modules.interaction_classes["RealAgnosticInteractionBlock"],
-            num_interactions=2,
-            num_elements=len(ELEMENTS),
-            hidden_irreps=Irreps("8x0e + 8x1o"),
-            MLP_irreps=Irreps("6x0e"),
-            gate=torch.nn.functional.silu,
-            atomic_energies=energies,
-            avg_num_neighbors=9.3,
-            atomic_numbers=ELEMENTS,
-            correlation=2,
-            pair_repulsion=True,
-            distance_transform="Agnesi",
-            heads=list(heads),
-            atomic_inter_scale=[0.8] * len(heads),
-            atomic_inter_shift=[0.1] * len(heads),
-        )
+        settings = {
+            "r_max": 4.5,
+            "num_bessel": 6,
+            "num_polynomial_cutoff": 5,
+            "max_ell": 2,
+            "interaction_cls": modules.interaction_classes["RealAgnosticResidualInteractionBlock"],
+            "interaction_cls_first": modules.interaction_classes["RealAgnosticInteractionBlock"],
+            "num_interactions": 2,
+            "num_elements": len(ELEMENTS),
+            "hidden_irreps": Irreps("8x0e + 8x1o"),
+            "MLP_irreps": Irreps("6x0e"),
+            "gate": torch.nn.functional.silu,
+            "atomic_energies": energies,
+            "avg_num_neighbors": 9.3,
+            "atomic_numbers": ELEMENTS,
+            "correlation": 2,
+            "pair_repulsion": True,
+            "distance_transform": "Agnesi",
+            "heads": list(heads),
+            "atomic_inter_scale": [0.8] * len(heads),
+            "atomic_inter_shift": [0.1] * len(heads),
+        }
         torch.save(modules.ScaleShiftMACE(**(settings | more)), path)
     return str(path)
 

@@ -91,13 +91,16 @@ class ANI(Host):
         for place, network in enumerate(self.networks):
             atoms = (elements == place).nonzero().squeeze(-1)
             if len(atoms):
-                features = surroundings[atoms]
-                for layer in network.layers:
-                    features = network.activation(layer(features))
-                energy = network.final_layer(features) * Hartree
+                features, energy = _features_and_energy(network, surroundings[atoms])
                 padded = functional.pad(features, (0, self.config.n_features - features.shape[-1]))
                 found = found.index_add(0, atoms, torch.cat([padded, energy], dim=-1))
         return found
+
+
+def _features_and_energy(network: Any, features: Tensor) -> tuple[Tensor, Tensor]:
+    for layer in network.layers:
+        features = network.activation(layer(features))
+    return features, network.final_layer(features) * Hartree
 
 
 def _sizes(network: Any) -> list[int]:

@@ -4,7 +4,7 @@ Its magnetic moments are not read.
 """
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class CHGNet(Host):
 
     @classmethod
     def read(cls, source: str, *, trust: bool) -> Reading:
-        """Read a file of chgnet; or 0.3.0, 0.2.0 or r2scan, which came with the installed package: they need no trust."""
+        """Read a file; or 0.3.0, 0.2.0 or r2scan, which came with the installed package and so need no trust."""
         with contained(cls.package):
             import chgnet
             from chgnet.model import CHGNet as Network
@@ -45,7 +45,7 @@ class CHGNet(Host):
         settings = network.model_args
         if not (network.mlp_first and network.is_intensive):
             raise ConfigError(f"{source}: a CHGNet that does not sum energies of atoms cannot be adopted")
-        energies = network.composition_model.fc.weight.detach().double().flatten().tolist()
+        energies = _reference_energies(source, network)
         network.composition_model = None
         config = HostConfig(
             adapter="chgnet",
@@ -55,7 +55,7 @@ class CHGNet(Host):
             origin=origin_of(f"chgnet:{source}", cls.package, path, shipped=source in SHIPPED),
         )
         tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
-        references = {z: energy for z, energy in enumerate(energies, start=1)}
+        references = dict(enumerate(energies, start=1))
         return Reading(config=config, references=references, tensors=tensors)
 
     def forward(self, graph: AtomicGraph) -> Tensor:
@@ -67,7 +67,9 @@ class CHGNet(Host):
         pair_of_bond = torch.arange(n_pairs, device=bonds.device).repeat(2)
         distance = vectors[:n_pairs].norm(dim=-1)
         unit = vectors / distance.repeat(2).unsqueeze(-1)
-        atom, first, second = _angles(bonds[0], distance.repeat(2) < self.config.description["settings"]["bond_graph_cutoff"])
+        atom, first, second = _angles(
+            bonds[0], distance.repeat(2) < self.config.description["settings"]["bond_graph_cutoff"]
+        )
         inputs = BatchedGraph(
             atomic_numbers=graph.atomic_numbers,
             bond_bases_ag=network.bond_basis_expansion.rbf_expansion_ag(distance),
@@ -84,6 +86,18 @@ class CHGNet(Host):
         found = network._compute(inputs, return_crystal_feas=True)
         features = network.mlp.layers[:-1](found["crystal_fea"])
         return torch.cat([features, found["e"].unsqueeze(-1)], dim=-1)
+
+
+def _reference_energies(source: str, network: Any) -> list[float]:
+    """eV, of hydrogen and all elements after it."""
+    from chgnet.model.composition_model import AtomRef
+
+    if network.composition_model is None:
+        return [0.0] * network.atom_embedding.embedding.num_embeddings
+    if not isinstance(network.composition_model, AtomRef):
+        raise ConfigError(f"{source}: a CHGNet whose energies of compositions are no sum over atoms cannot be adopted")
+    energies: list[float] = network.composition_model.fc.weight.detach().double().flatten().tolist()
+    return energies
 
 
 def _angles(start: Tensor, is_short: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -99,9 +99,9 @@ def sha256_of(path: Path) -> str:
 
 def _licence(package: str) -> str | None:
     about = metadata.metadata(package)
-    stated = [about.get("License-Expression") or ""]
+    stated = list(about.get_all("License-Expression", []))
     stated += [line.split(" :: ")[-1] for line in about.get_all("Classifier", []) if line.startswith("License ::")]
-    return next((name for name in stated if name), None)
+    return stated[0] if stated else None
 
 
 def index_of(elements: Sequence[int]) -> Tensor:
