@@ -67,4 +67,4 @@ define WEIGHTS_aimnet2
 endef
 
 clean:
-	rm -rf $(VENV) $(HOST_VENVS) demo build dist
+	rm -rf $(VENV) .venv-hosts demo build dist
