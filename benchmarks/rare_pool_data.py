@@ -25,7 +25,7 @@ from scipy.sparse.csgraph import connected_components
 from xtb_ethanol import ENGINE, data_file
 
 from sigmaff.data.labelling import label
-from sigmaff.errors import SigmaffError
+from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import atomic_write
 
 N_START, N_COMMON, N_RARE, N_TEST = 30, 300, 30, 150
@@ -159,13 +159,20 @@ def _stretched(frames: list[Atoms], n: int, rng: np.random.Generator) -> list[At
 
 
 def stretch(atoms: Atoms, rng: np.random.Generator) -> Atoms:
-    """Move the two parts of a molecule apart along a bond drawn at random."""
+    """Move the two parts of a molecule apart along a bond drawn at random.
+
+    Atoms that meet in a hot molecule may look bonded and close a ring: its bonds are not drawn.
+    """
     neighbours = build_neighbor_list(atoms, natural_cutoffs(atoms, mult=1.2), self_interaction=False)
     bonds = neighbours.get_connectivity_matrix(sparse=False)
-    first, second = (int(k) for k in rng.choice(np.transpose(bonds.nonzero())))
-    bonds[first, second] = bonds[second, first] = 0
-    n_parts, part = connected_components(bonds, directed=False)
-    assert n_parts >= 2, "the bond is part of a ring"
+    for first, second in rng.permutation(np.transpose(bonds.nonzero())):
+        kept = bonds.copy()
+        kept[first, second] = kept[second, first] = 0
+        n_parts, part = connected_components(kept, directed=False)
+        if n_parts >= 2:
+            break
+    else:
+        raise DataError("every bond is part of a ring")
     direction = atoms.positions[second] - atoms.positions[first]
     moved = atoms.copy()
     moved.positions[part == part[second]] += rng.uniform(*STRETCH) * direction / np.linalg.norm(direction)

@@ -6,17 +6,16 @@ such a file. ``structures`` are a file that ``sigmaff check`` reads, ASE structu
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
-from pydantic import BaseModel
 
 from sigmaff import evaluation
-from sigmaff.config import read_config
-from sigmaff.data import DataSource, GraphDataset, LabelledStructures, label_structures, read_structures
+from sigmaff.backbones import AdoptConfig
+from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import CalibrationMethod, Evaluation, Summary, datasets, summarize
+from sigmaff.inputs import Structures, settings_of, source_of, spaced, structures_of
 from sigmaff.models import Model
 from sigmaff.models import Potential as Potential
 from sigmaff.models.file import load as load
@@ -32,9 +31,6 @@ if TYPE_CHECKING:  # these import matplotlib
     from sigmaff.audit import Audit
     from sigmaff.learning import CampaignConfig, CampaignResult
     from sigmaff.runs.compare import MethodResult
-
-Config = TypeVar("Config", bound=BaseModel)
-Structures: TypeAlias = Path | str | DataSource | Atoms | Sequence[Atoms] | LabelledStructures
 
 
 def train(
@@ -58,10 +54,39 @@ def train(
         >>> result = sf.train("run.yaml", overrides=["training.max_epochs=2"])
         >>> print(result.model_path, result.metrics["forces_mae"])  # eV/Å
     """
-    result = run(_settings(RunConfig, config, overrides), listener, force=force)
+    result = run(settings_of(RunConfig, config, overrides), listener, force=force)
     if result is None:
         raise ConfigError("training.devices: use 'sigmaff train' to train on several devices")
     return result
+
+
+def adopt(
+    source: str | Potential,
+    structures: Structures,
+    *,
+    trust: bool = False,
+    overrides: Sequence[str] = (),
+    listener: Listener | None = None,
+) -> Model:
+    """Give a potential of another program a σ, and lower its errors, with a few labelled structures.
+
+    Arguments:
+        source: adapter:source, as in mace:my.model; or a potential from ``sigmaff.models.adopt.read_potential``.
+        structures: at least 6, with energies and forces.
+        trust: whether a file that can run programs (a pickle, TorchScript) may be read.
+        overrides: texts "section.key=value"; "model.head.mean=backbone" keeps the energies of the network.
+        listener: callbacks for progress; the default is silent.
+
+    Returns the model; ``model.record.adopted`` has the errors of the network alone beside its own.
+
+    Example:
+        >>> model = sf.adopt("sevennet:7net-0", "mine.extxyz")
+        >>> sf.save(model, "mine.sigmaff")
+    """
+    from sigmaff.runs.adopt import adopt
+
+    host = source if isinstance(source, Potential) else AdoptConfig(adopt=source, trust=trust)
+    return adopt(host, source_of(structures), overrides=overrides, listener=listener)
 
 
 def evaluate(
@@ -104,7 +129,7 @@ def evaluations(
     """As ``evaluate``, with all errors and σ: of ``structures`` and of ``ood``."""
     listener = listener or Listener()
     dataset = _dataset(model, structures, listener)
-    other = None if ood is None else datasets.foreign_dataset(model, _structures(ood, labels=()))
+    other = None if ood is None else datasets.foreign_dataset(model, structures_of(ood, labels=()))
 
     def evaluated(dataset: GraphDataset) -> Evaluation:
         path = Path(dataset.structures.source)
@@ -177,8 +202,8 @@ def run_md(
         >>> result = sf.run_md(model, "start.extxyz", settings, "md")
         >>> print([record.ending for record in result.records])
     """
-    settings, listener = _settings(MDConfig, config), listener or Listener()
-    starts = _structures(structures, labels=()).structures
+    settings, listener = settings_of(MDConfig, config), listener or Listener()
+    starts = structures_of(structures, labels=()).structures
     scores = _scores(model, calibration, settings, listener)
     listener.stage("molecular dynamics")
     return md.run_md(model, starts, settings, Path(directory), listener, calibration=scores)
@@ -228,8 +253,8 @@ def guard(
         >>> found = sf.guard(model, "start.extxyz", runs | promise | {"pilots": 3, "engine": engine}, "guard")
         >>> result = sf.run_md(model, "start.extxyz", runs | {"stop_above": found.path}, "guarded")
     """
-    starts = _structures(structures, labels=()).structures
-    return md.guard(model, starts, _settings(GuardConfig, config), Path(directory), listener)
+    starts = structures_of(structures, labels=()).structures
+    return md.guard(model, starts, settings_of(GuardConfig, config), Path(directory), listener)
 
 
 def learn(
@@ -255,7 +280,7 @@ def learn(
     """
     from sigmaff import learning
 
-    return learning.learn(_settings(learning.CampaignConfig, config, overrides), listener, force=force)
+    return learning.learn(settings_of(learning.CampaignConfig, config, overrides), listener, force=force)
 
 
 def audit(
@@ -301,7 +326,7 @@ def audit(
     known, data = _audited_structures(own, structures, name, max_data)
     if own is not None and structures is not None:
         _warn_of_leakage(own, known, listener, name)
-    other = None if ood is None else _spaced(_structures(ood, labels=()), max_data)
+    other = None if ood is None else spaced(structures_of(ood, labels=()), max_data)
     options = (QUICK if quick else FULL).model_copy(update={"seed": seed})
     if picoseconds is not None:
         options = options.model_copy(update={"nve_ps": picoseconds})
@@ -316,12 +341,12 @@ def _audited_structures(
 ) -> tuple[LabelledStructures, LabelledStructures | None]:
     """Structures, and labels: those given, or the test set of the model, or its training set without labels."""
     if structures is not None:
-        given = _spaced(_structures(structures), max_data)
+        given = spaced(structures_of(structures), max_data)
         return given, given
     if model is None:
         raise DataError(f"{name}: missing structures to audit it on; give some with --data (structures=...)")
     try:
-        test = _spaced(datasets.recorded_structures(model, "test"), max_data)
+        test = spaced(datasets.recorded_structures(model, "test"), max_data)
         return test, test
     except DataError:
         pass
@@ -329,13 +354,6 @@ def _audited_structures(
         return datasets.recorded_structures(model, "train", labelled=False), None
     except DataError as error:
         raise DataError(f"{name}: {error}; give some with --data (structures=...)") from None
-
-
-def _spaced(structures: LabelledStructures, at_most: int | None) -> LabelledStructures:
-    n = len(structures)
-    if at_most is None or n <= at_most:
-        return structures
-    return structures.subset(n * index // at_most for index in range(at_most))
 
 
 def compare(
@@ -364,22 +382,12 @@ def compare(
     """
     from sigmaff.runs import compare as comparison
 
-    return comparison.compare(_settings(RunConfig, config, overrides), methods, listener or Listener(), force=force)
-
-
-def _settings(
-    kind: type[Config], config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str] = ()
-) -> Config:
-    if isinstance(config, BaseModel):
-        if not overrides:
-            return config
-        config = config.model_dump(mode="json")
-    return read_config(kind, config if isinstance(config, Mapping) else Path(config), overrides)
+    return comparison.compare(settings_of(RunConfig, config, overrides), methods, listener or Listener(), force=force)
 
 
 def _dataset(model: Model, structures: Structures, listener: Listener) -> GraphDataset:
     """Labelled structures as graphs, with a warning if the model was trained on some of them."""
-    dataset = datasets.dataset_for(model, _structures(structures))
+    dataset = datasets.dataset_for(model, structures_of(structures))
     _warn_of_leakage(model, dataset.structures, listener)
     return dataset
 
@@ -388,13 +396,3 @@ def _warn_of_leakage(model: Model, structures: LabelledStructures, listener: Lis
     if n_leaked := datasets.leaked_structures(model, structures):
         text = f"{name} was trained on {n_leaked} of these {len(structures)} structures: errors will look too small"
         listener.warn(f"{structures.source}: {text}")
-
-
-def _structures(structures: Structures, labels: tuple[str, ...] = ("energy", "forces")) -> LabelledStructures:
-    if isinstance(structures, LabelledStructures):
-        return structures
-    if isinstance(structures, Path | str):
-        return read_structures(DataSource(path=Path(structures), labels=labels))
-    if isinstance(structures, DataSource):
-        return read_structures(structures)
-    return label_structures([structures] if isinstance(structures, Atoms) else structures, labels)

@@ -12,6 +12,7 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import QUANTITIES, Calibration
+from sigmaff.models.record import AdoptedRecord
 from sigmaff.runs.compare import MethodResult, comparison_differences, comparison_rows
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
@@ -40,6 +41,17 @@ ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, measure, u
 )
 
 
+ADOPTED_ROWS = (
+    ("energy, MAE", "energy_mae", "eV"),
+    ("forces, MAE", "forces_mae", "eV/Å"),
+    ("stress, MAE", "stress_mae", "eV/Å³"),
+    ("energies within σ", "energy_coverage_68", ""),
+    ("forces within σ", "forces_coverage_68", ""),
+    ("forces within 1.96 σ", "forces_coverage_95", ""),
+)
+"""Label, key of a summary, unit."""
+
+
 def plain_table(*columns: Column) -> Table:
     """A table without lines, and without a header if no columns are named."""
     return Table(*columns, show_header=bool(columns), box=None, padding=(0, 2, 0, 0))
@@ -54,6 +66,19 @@ def metrics_table(summary: Summary, title: str) -> Table:
         values = [summary.get(f"{quantity}_{measure}") for quantity in shown]
         if any(value is not None for value in values):
             table.add_row(label, *(_value(value, unit) for value, unit in zip(values, units, strict=False)))
+    return table
+
+
+def adopted_table(record: AdoptedRecord) -> Table:
+    """Errors of an adopted network alone, with the reference energies of the labels, beside those of the model."""
+    n = record.host["n_structures"]
+    title = Text(f"{record.structures} structures: {n}")
+    columns = (Column(""), Column("network alone", justify="right"), Column("adopted", justify="right"))
+    table = Table(*columns, title=title, title_justify="left")
+    for label, key, unit in ADOPTED_ROWS:
+        values = [figures.get(key) for figures in (record.host, record.adopted)]
+        if any(value is not None for value in values):
+            table.add_row(label, *(_value(value, unit) for value in values))
     return table
 
 

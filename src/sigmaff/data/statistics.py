@@ -102,7 +102,7 @@ def reference_energies(structures: LabelledStructures, reference: ReferenceEnerg
     """Energy of each element in the data, eV, by atomic number. A fit to data without energies gives zeros."""
     if reference == "least_squares":
         return _least_squares(structures)
-    given = _isolated_atoms(structures) if reference == "isolated_atoms" else _by_number(reference)
+    given = _isolated_atoms(structures) if reference == "isolated_atoms" else by_number(reference)
     missing = [chemical_symbols[number] for number in structures.elements if number not in given]
     if missing:
         where = "a structure of one atom marked config_type=IsolatedAtom" if reference == "isolated_atoms" else "E0s"
@@ -148,8 +148,8 @@ def _isolated_atoms(structures: LabelledStructures) -> dict[int, float]:
     }
 
 
-def _by_number(given: dict[str, float] | dict[int, float]) -> dict[int, float]:
-    """Convert keys to atomic numbers. They are symbols, numbers, or (from JSON) numbers as text."""
+def by_number(given: dict[str, float] | dict[int, float]) -> dict[int, float]:
+    """With atomic numbers as keys. The given ones are symbols, numbers, or (from JSON) numbers as text."""
     energies = {}
     for element, energy in given.items():
         name = str(element)

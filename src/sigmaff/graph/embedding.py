@@ -36,9 +36,11 @@ class Embedding:
     def readout(self, n_outputs: int = 1) -> nn.Linear:
         """Make the last linear map, (..., n_blocks · n_features) -> (..., n_outputs). Its bias starts at zero.
 
-        Apply it to activated embeddings.
+        Apply it to activated embeddings. Of a network with energies of its own it adds nothing to them at first.
         """
         linear = nn.Linear(self.n_last, n_outputs, bias=self.readout_bias)
+        if self.has_own_energy:
+            nn.init.zeros_(linear.weight)
         if self.readout_bias:
             nn.init.zeros_(linear.bias)
         return linear

@@ -48,6 +48,14 @@ class BackboneRecord(_Record):
     n_train: int
 
 
+class AdoptedRecord(_Record):
+    """Errors of an adopted network, with the reference energies of the labels, and of the model made of it."""
+
+    structures: str  # test, or held-out: those that the settings of the head were chosen by
+    host: Figures
+    adopted: Figures
+
+
 class MemberRecord(_Record):
     """How one potential got its parameters."""
 
@@ -71,6 +79,7 @@ class RunRecord(MemberRecord):
     metrics: Figures | None = None  # of the test structures
     ood: dict[str, Figures] = {}  # by name of the set of other structures
     uncalibrated: dict[str, str] = {}  # quantities that could not be calibrated, and why
+    adopted: AdoptedRecord | None = None
     backbone: BackboneRecord | None = None  # of a campaign
     seconds: float | None = None
     config: dict[str, Any] | None = None  # RunConfig as JSON

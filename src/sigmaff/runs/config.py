@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.config import Settings
 from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.evaluation import CalibrationMethod
@@ -75,6 +76,11 @@ class RunConfig(Settings):
         head = self.model.head
         if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.unsolvable:
             raise ValueError(f"model.head: {head.unsolvable}")
+        if isinstance(self.model.backbone, AdoptConfig | HostConfig) and head.stages != ("backbone", "solve"):
+            text = "an adopted network is not trained; choose a head that is solved, as lnk is"
+            raise ValueError(f"model.head: {text}")
+        if isinstance(self.model.backbone, AdoptConfig | HostConfig) and (self.ensemble or self.backbone_from):
+            raise ValueError("model.backbone.adopt goes neither with ensemble nor with backbone_from")
         if self.backbone_from is not None and not head.takes_backbone:
             text = f"the {head.name} head is trained with its backbone from scratch; leave it out"
             raise ValueError(f"backbone_from: {text}")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from sigmaff.backbones import AdoptConfig
 from sigmaff.data import (
     DatasetStatistics,
     GraphDataset,
@@ -19,6 +20,7 @@ from sigmaff.data import (
 from sigmaff.data.splits import PARTS
 from sigmaff.errors import ConfigError
 from sigmaff.files import file_digest, write_json
+from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
 from sigmaff.runs.config import DataConfig, RunConfig
 
@@ -91,9 +93,11 @@ def _kept(config: RunConfig) -> SplitFile | None:
 
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
     """Return the parts of a split. An element that no training structure has is an error."""
+    backbone = config.model.backbone
+    cutoff = read_potential(backbone).cutoff if isinstance(backbone, AdoptConfig) else backbone.cutoff
 
     def part(indices: np.ndarray) -> GraphDataset:
-        return GraphDataset(structures.subset(indices), config.model.backbone.cutoff)
+        return GraphDataset(structures.subset(indices), cutoff)
 
     train, validation = part(split.train), part(split.validation)
     test = part(split.test) if len(split.test) else None

@@ -30,7 +30,7 @@ def record_of(config: RunConfig, split: Split, record: RunRecord) -> RunRecord:
     return record.model_copy(
         update={
             "config": config.model_dump(mode="json"),
-            "data_sha256": file_digest(config.data.source.path),
+            "data_sha256": file_digest(path) if (path := config.data.source.path).is_file() else None,
             "split": SplitRecord.model_validate(split.to_dict()),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",

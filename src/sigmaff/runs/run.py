@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from sigmaff.backbones import Host
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
-from sigmaff.models import Model
+from sigmaff.heads import DeterministicConfig
+from sigmaff.models import Model, Potential
 from sigmaff.models.file import save
+from sigmaff.models.record import AdoptedRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
 from sigmaff.runs.data import RunData, load_data, settled
@@ -64,9 +67,20 @@ def run(
     data = load_data(config)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
-    _warn_of_few(config, len(data.validation), listener)
+    warn_of_few(config, len(data.validation), listener)
+    model = produce(config, data, listener, make or partial(make_model, force=force))
+    if model is None:
+        return None
+    save(model, model_path, force=force)
+    if model.record.metrics is not None:
+        write_json(config.output / "metrics.json", model.record.metrics, force=True)
+    return RunResult(model_path=model_path, metrics=model.record.metrics)
+
+
+def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) -> Model | None:
+    """Make, calibrate and test a model. ``None`` in a helper process."""
     started = time.monotonic()
-    made = (make or partial(make_model, force=force))(config, data, listener)
+    made = make(config, data, listener)
     if made is None:
         return None
     model, record = made
@@ -76,15 +90,14 @@ def run(
         reasons = calibrate(model, data.validation, config.calibration, listener)
         record = record.model_copy(update={"uncalibrated": reasons})
     tested = {} if data.test is None else _tested(config, model, data.test, listener)
+    if (host := _host_of(model)) is not None:
+        tested["adopted"] = _beside(host, model, data, listener)
     record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
-    save(model, model_path, force=force)
-    if record.metrics is not None:
-        write_json(config.output / "metrics.json", record.metrics, force=True)
-    return RunResult(model_path=model_path, metrics=record.metrics)
+    return model
 
 
-def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
+def warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
     """Tell before hours of training that σ will not be calibrated."""
     n_needed = MIN_CONFORMAL if config.calibration == "conformal" else MIN_STRUCTURES
     if config.calibration != "none" and config.has_std and n_validation < n_needed:
@@ -107,6 +120,20 @@ def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Liste
     evaluation = evaluate(model, test, name="test", listener=listener)
     ood = {name: _compared(model, evaluation, name, other, listener) for name, other in config.ood.items()}
     return {"metrics": summarize(evaluation), "ood": ood}
+
+
+def _host_of(model: Model) -> Potential | None:
+    """An adopted network alone, with the reference energies of the labels."""
+    potential = model.potentials[0]
+    return potential.with_head(DeterministicConfig()) if isinstance(potential.backbone, Host) else None
+
+
+def _beside(host: Potential, model: Model, data: RunData, listener: Listener) -> AdoptedRecord:
+    """Errors of the network alone and of the model, on test structures, else on those that the head was chosen by."""
+    listener.stage("testing beside the adopted network")
+    name, dataset = ("test", data.test) if data.test is not None else ("held-out", data.validation)
+    each = (summarize(evaluate(one, dataset, name=name, listener=listener)) for one in (host, model))
+    return AdoptedRecord(structures=name, **dict(zip(("host", "adopted"), each, strict=True)))
 
 
 def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:

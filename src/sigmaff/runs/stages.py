@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sigmaff.backbones import BackboneConfig
-from sigmaff.data import GraphDataset
+from sigmaff.backbones import AdoptConfig, BackboneConfig, HostConfig
+from sigmaff.data import GraphDataset, require_elements
 from sigmaff.errors import ConfigError
 from sigmaff.heads import DeterministicConfig, Stage
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
+from sigmaff.models.adopt import read_potential, with_references
 from sigmaff.models.file import load_potential, save
 from sigmaff.models.record import FitRecord, MemberRecord, RunRecord, TrainingRecord
 from sigmaff.models.solve import LabelledObservations, solve_head
@@ -26,14 +27,20 @@ SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
 
 
+UNKNOWN_TO_HOST = "which the adopted network does not know"
 Made = tuple[Model, RunRecord]
 
 
-def make_model(config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> Made | None:
-    """Train or solve the model of a run. ``None`` in a helper process of a distributed training."""
+def make_model(
+    config: RunConfig, data: RunData, listener: Listener, *, force: bool, host: Potential | None = None
+) -> Made | None:
+    """Train or solve the model of a run. ``None`` in a helper process of a distributed training.
+
+    host: the adopted network, if it is read already.
+    """
     if config.ensemble is not None:
         return make_ensemble(config.ensemble, _members(config, config.ensemble.size, data, listener, force), listener)
-    made = _make_potential(config, data, listener, force)
+    made = _make_potential(config, data, listener, force, host)
     if made is None or config.mc_dropout is None:
         return made
     potential, record = made
@@ -103,10 +110,10 @@ def make_member(config: RunConfig, number: int, data: RunData, listener: Listene
 
 @torch.random.fork_rng(devices=[])  # the random numbers of the caller stay as they were
 def _make_potential(
-    config: RunConfig, data: RunData, listener: Listener, force: bool
+    config: RunConfig, data: RunData, listener: Listener, force: bool, host: Potential | None = None
 ) -> tuple[Potential, RunRecord] | None:
     """Execute the stages of the head in order. ``None`` in a helper process."""
-    stages = _Stages(config, data, listener, force)
+    stages = _Stages(config, data, listener, force, host)
     potential: Potential | None = None
     for stage in config.model.head.stages:
         potential = stages.execute(stage, potential)
@@ -122,6 +129,7 @@ class _Stages:
     data: RunData
     listener: Listener
     force: bool
+    host: Potential | None = None  # the adopted network, if it is read already
     record: dict[str, TrainingRecord | FitRecord] = field(default_factory=dict)
     is_main_process: bool = True  # False in a helper process of a distributed training
 
@@ -131,8 +139,17 @@ class _Stages:
         return {"joint": self._joint, "head": self._head, "solve": self._solve}[stage](before)
 
     def _backbone(self) -> Potential:
-        """A backbone with its own readout: from a file, or trained if it has weights."""
-        config = self.config
+        """A backbone with its own readout: adopted, from a file, or trained if it has weights."""
+        config, host = self.config, self.host
+        if host is None and isinstance(config.model.backbone, AdoptConfig):
+            host = read_potential(config.model.backbone)
+        if host is not None:
+            require_elements(self.data.train.structures, host.elements, reason=UNKNOWN_TO_HOST)
+            return with_references(host, self.data.train, config.data.reference_energies)
+        if isinstance(config.model.backbone, HostConfig):
+            raise ConfigError(
+                "model.backbone describes an adopted network without its weights; write adopt: its source"
+            )
         if config.backbone_from is not None:
             return _backbone_from(config, config.backbone_from, self.data)
         potential = self._new(config.model.model_copy(update={"head": DeterministicConfig()}))

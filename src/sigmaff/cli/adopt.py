@@ -1,0 +1,50 @@
+"""``sigmaff adopt``: the potential of another program, with σ."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sigmaff.cli.options import DataArgument, Force, Reading, Seed, SetOption, refuse_overwrites
+from sigmaff.cli.progress import console, progress, say
+
+
+def adopt(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(help="adapter:source, as in mace:my.model or sevennet:7net-0", show_default=False),
+    ],
+    data: DataArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="model file to write", show_default=False)],
+    trust: Annotated[
+        bool, typer.Option("--trust", help="read a file that can run programs: a pickle, TorchScript")
+    ] = False,
+    mean: Annotated[
+        Literal["residual", "backbone"],
+        typer.Option(help="residual: lower the errors of the potential; backbone: keep its energies, only add σ"),
+    ] = "residual",
+    set_: SetOption = None,
+    seed: Seed = 0,
+    force: Force = False,
+) -> None:
+    """Give a potential of another program a calibrated σ, with a few labelled structures."""
+    from sigmaff.backbones import AdoptConfig
+    from sigmaff.cli.tables import adopted_table
+    from sigmaff.models.file import save
+    from sigmaff.runs.adopt import adopt as adopt_potential
+
+    refuse_overwrites([output], force)
+    values = {"model.head.mean": mean, "seed": seed, "data.split.seed": seed}
+    with progress() as terminal:
+        model = adopt_potential(
+            AdoptConfig(adopt=source, trust=trust),
+            Reading(**context.obj).labelled(data),
+            overrides=set_ or [],
+            values=values,
+            listener=terminal,
+        )
+    save(model, output, force=force)
+    if (beside := model.record.adopted) is not None:
+        console.print(adopted_table(beside))
+    say(f"model: {output}")
