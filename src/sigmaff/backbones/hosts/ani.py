@@ -23,8 +23,7 @@ N_NETWORKS = 8
 class ANI(Host):
     """Features: the last hidden layer of the network of the element; zeros follow a layer that is shorter."""
 
-    package: ClassVar[str] = "torchani"
-    transformable: ClassVar[bool] = True
+    package: ClassVar[str] = "torchani"  # torch.func goes through it too, but takes three times as long
     element_index: Tensor
 
     def __init__(self, config: HostConfig) -> None:

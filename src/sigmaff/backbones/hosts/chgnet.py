@@ -18,7 +18,7 @@ SHIPPED = ("0.3.0", "0.2.0", "r2scan")
 
 
 class CHGNet(Host):
-    """Features: the last hidden layer of the readout of the energy."""
+    """Features: what enters the readout of the energy. (Its last hidden layer has but one direction that varies.)"""
 
     package: ClassVar[str] = "chgnet"
 
@@ -50,7 +50,7 @@ class CHGNet(Host):
         config = HostConfig(
             adapter="chgnet",
             cutoff=settings["atom_graph_cutoff"],
-            n_features=network.mlp.layers[-1].in_features,
+            n_features=network.atom_fea_dim,
             description={"settings": settings | {"composition_model": None}},
             origin=origin_of(f"chgnet:{source}", cls.package, path, shipped=source in SHIPPED),
         )
@@ -84,8 +84,7 @@ class CHGNet(Host):
             volumes=[],
         )
         found = network._compute(inputs, return_crystal_feas=True)
-        features = network.mlp.layers[:-1](found["crystal_fea"])
-        return torch.cat([features, found["e"].unsqueeze(-1)], dim=-1)
+        return torch.cat([found["crystal_fea"], found["e"].unsqueeze(-1)], dim=-1)
 
 
 def _reference_energies(source: str, network: Any) -> list[float]:
