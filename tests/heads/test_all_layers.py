@@ -181,7 +181,7 @@ def test_few_rows_are_the_same_as_their_gram_matrix():
     features = torch.randn(6, 20, generator=generator, dtype=torch.float64)
     features[5] = features[4]  # rows need not be independent
     targets, residual = torch.randn(6, generator=generator, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
-    rows = Rows(features=features, targets=targets, residual=residual)
+    rows = Rows(features=features, targets=targets, residual=residual, structures=torch.arange(len(targets)))
     few = Moments.empty(20).plus(rows)
     assert few.rows is not None
     assert few.plus(replace(rows, features=torch.randn(14, 20), targets=torch.randn(14))).rows is None

@@ -155,7 +155,8 @@ def random_rows(n: int, n_weights: int, seed: int) -> Rows:
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(n, n_weights, generator=generator, dtype=torch.float64)
     targets = torch.randn(n, generator=generator, dtype=torch.float64)
-    return Rows(features=features, targets=targets, residual=torch.rand(n, generator=generator, dtype=torch.float64))
+    residual = torch.rand(n, generator=generator, dtype=torch.float64)
+    return Rows(features=features, targets=targets, residual=residual, structures=torch.arange(n))
 
 
 class TestAlgebra:
@@ -185,7 +186,8 @@ class TestAlgebra:
             np.testing.assert_allclose(candidate.mean, gain @ targets, rtol=1e-7, atol=1e-9)
             np.testing.assert_allclose(candidate.covariance, np.eye(7) - gain @ features, rtol=1e-7, atol=1e-9)
             expected = np.einsum("np,pq,nq->n", features, np.eye(7) - gain @ features, features)
-            rows = Rows(features=torch.as_tensor(features), targets=None, residual=torch.ones(len(features)))
+            ones = torch.ones(len(features))
+            rows = Rows(features=torch.as_tensor(features), targets=None, residual=ones, structures=ones.long())
             np.testing.assert_allclose(candidate.variance(rows), expected + 1.0, rtol=1e-7)
 
     def test_marginal_score_is_scipys_log_density(self):
@@ -210,7 +212,12 @@ class TestAlgebra:
     def test_a_mean_that_worsens_one_error_is_refused(self):
         """Rows that contradict each other: what lowers one error raises the other."""
         features = torch.eye(2, dtype=torch.float64).repeat(4, 1)
-        train = Rows(features=features, targets=torch.ones(8, dtype=torch.float64), residual=torch.zeros(8))
+        train = Rows(
+            features=features,
+            targets=torch.ones(8, dtype=torch.float64),
+            residual=torch.zeros(8),
+            structures=torch.arange(8),
+        )
         candidates = posteriors(Moments.empty(2).plus(train), Moments.empty(2), (0.0,))
         agree = replace(train, targets=torch.ones(8, dtype=torch.float64))
         contradict = replace(train, targets=-torch.ones(8, dtype=torch.float64))
@@ -259,7 +266,8 @@ class TestPrior:
         def rows(n: int, noise: float) -> Rows:
             features = torch.randn(n, self.N_WEIGHTS, generator=generator, dtype=torch.float64)
             error = noise * torch.randn(n, generator=generator, dtype=torch.float64)
-            return Rows(features=features, targets=features @ weights + error, residual=torch.zeros(n).double())
+            targets, each = features @ weights + error, torch.arange(n)
+            return Rows(features=features, targets=targets, residual=torch.zeros(n).double(), structures=each)
 
         empty = Moments.empty(self.N_WEIGHTS)
         self.moments = empty.plus(rows(30, 0.3)), empty.plus(rows(200, 1.0))

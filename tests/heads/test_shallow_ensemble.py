@@ -119,7 +119,12 @@ def test_likelihood_of_rows():
     """Normal with mean and unbiased variance over members, and a floor; but for the constant ½ log 2π."""
     generator = np.random.default_rng(0)
     weights, features, targets = (generator.normal(size=shape) for shape in ((4, 3), (7, 3), 7))
-    rows = Rows(features=torch.as_tensor(features), targets=torch.as_tensor(targets), residual=torch.zeros(7).double())
+    rows = Rows(
+        features=torch.as_tensor(features),
+        targets=torch.as_tensor(targets),
+        residual=torch.zeros(7).double(),
+        structures=torch.arange(7),
+    )
     predicted = features @ weights.T
     sigma = np.sqrt(predicted.var(1, ddof=1) + 0.01)
     expected = -norm(predicted.mean(1), sigma).logpdf(targets).mean() - 0.5 * np.log(2.0 * np.pi)

@@ -4,9 +4,11 @@ Energies, forces and misses are in the normalised unit of the potential. A *miss
 backbone's own readout.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -52,17 +54,27 @@ class Rows:
     features: Tensor  # (n_rows, n_weights)
     targets: Tensor  # (n_rows,)
     residual: Tensor  # (n_rows,)
+    structures: Tensor  # (n_rows,) number of the structure that a row is of
 
     @classmethod
-    def joined(cls, parts: Sequence["Rows"]) -> Self:
+    def joined(cls, parts: Sequence["Rows"], n_structures: Sequence[int]) -> Self:
+        """Of several batches with these numbers of structures."""
+        first = accumulate(n_structures, initial=0)
         return cls(
+            structures=torch.cat([part.structures + start for part, start in zip(parts, first, strict=False)]),
             features=torch.cat([part.features for part in parts]),
             targets=torch.cat([part.targets for part in parts]),
             residual=torch.cat([part.residual for part in parts]),
         )
 
     def __getitem__(self, index: Tensor) -> Self:
-        return replace(self, features=self.features[index], targets=self.targets[index], residual=self.residual[index])
+        return replace(
+            self,
+            features=self.features[index],
+            targets=self.targets[index],
+            residual=self.residual[index],
+            structures=self.structures[index],
+        )
 
     def scaled(self, scales: Tensor) -> Self:
         return replace(self, features=self.features * scales)
@@ -83,16 +95,26 @@ class RowLimit:
 
     n_rows: int
     work: int  # rows times pairs of their structures
+    seconds: float = math.inf  # for all rows, where the time of one is measured
 
-    def share(self, n_atoms: Tensor, n_pairs: Tensor) -> float:
-        """The fraction of the atoms of every structure whose forces are used."""
+    def share(self, n_atoms: Tensor, n_pairs: Tensor, seconds_per_work: float | None = None) -> float:
+        """The fraction of the atoms of every structure whose forces are used.
+
+        Arguments:
+            n_atoms, n_pairs: of each structure, (n_structures,).
+            seconds_per_work: time of a row over the pairs of its structure. A share that follows from it is a power of
+                two, so that it hardly ever depends on how busy the machine is.
+        """
         n_atoms, n_pairs = n_atoms.double(), n_pairs.double()
-        n_rows, work = float(3.0 * n_atoms.sum()), float(3.0 * n_atoms @ n_pairs)
-        return min(1.0, self.n_rows / n_rows, self.work / max(work, 1.0))
+        n_rows, work = float(3.0 * n_atoms.sum()), max(float(3.0 * n_atoms @ n_pairs), 1.0)
+        share = min(1.0, self.n_rows / n_rows, self.work / work)
+        if seconds_per_work is None or (in_time := self.seconds / (seconds_per_work * work)) >= share:
+            return share
+        return 2.0 ** math.floor(math.log2(in_time))
 
 
-TRAINING_ROWS = RowLimit(n_rows=30_000, work=5_000_000)
-HELD_OUT_ROWS = RowLimit(n_rows=6_000, work=1_000_000)
+TRAINING_ROWS = RowLimit(n_rows=30_000, work=5_000_000, seconds=60.0)
+HELD_OUT_ROWS = RowLimit(n_rows=6_000, work=1_000_000, seconds=20.0)
 
 
 class ObservedBatch(ABC):
@@ -122,6 +144,7 @@ class Observations(ABC):
 
     scale: float  # eV per normalised unit
     has_forces: bool
+    unseen_by_backbone: bool  # whether these labels had no part in the weights of the backbone
     n_atoms: Tensor  # (n_structures,)
     n_pairs: Tensor  # (n_structures,)
 
@@ -131,6 +154,10 @@ class Observations(ABC):
     @abstractmethod
     def batches(self, order: np.ndarray | None = None) -> Iterator[ObservedBatch]:
         """The structures in this order (default: their own), a few at a time."""
+
+    def seconds_per_work(self) -> float | None:
+        """Of a force row, over the pairs of its structure; ``None``: as fast as our own networks."""
+        return None
 
     @torch.no_grad()
     def embeddings(self) -> Embeddings:
@@ -147,7 +174,7 @@ class Observations(ABC):
         Energies are those of all structures, forces those of atoms drawn at random from each structure.
         """
         generator = np.random.default_rng(seed)
-        share = limit.share(self.n_atoms, self.n_pairs)
+        share = limit.share(self.n_atoms, self.n_pairs, self.seconds_per_work())
         for batch in self.batches(generator.permutation(len(self))):
             turn, n_turns = _turns(batch.graph, share, generator)
             yield _batch_rows(batch, functions, turn, n_turns), batch.graph.n_structures
@@ -160,12 +187,14 @@ class Observations(ABC):
         A kind without rows is left out.
         """
         kinds: list[tuple[list[Rows], list[Rows]]] = [([], []) for _ in functions]
+        sizes: list[int] = []
         for rows, n_structures in self.rows(functions, limit, seed):
             for (energies, forces), (energy_rows, force_rows) in zip(kinds, rows, strict=True):
                 energies.append(energy_rows)
-                forces.extend([] if force_rows is None else [force_rows])
+                forces.append(energy_rows[energy_rows.structures[:0]] if force_rows is None else force_rows)
+            sizes.append(n_structures)
             counter.add(n_structures)
-        found = [[Rows.joined(parts).undetermined() for parts in kind if parts] for kind in kinds]
+        found = [[Rows.joined(parts, sizes).undetermined() for parts in kind] for kind in kinds]
         return [[rows for rows in kind if len(rows.targets)] for kind in found]
 
 
@@ -201,7 +230,8 @@ def _batch_rows(
     energy_rows = []
     for function in functions:
         summed, residual = function.rows(features, batch.graph)
-        energy_rows.append(Rows(features=summed, targets=energy_miss, residual=residual))
+        each = torch.arange(batch.graph.n_structures, device=residual.device)
+        energy_rows.append(Rows(features=summed, targets=energy_miss, residual=residual, structures=each))
     if forces_miss is None or n_turns == 0:
         return [(rows, None) for rows in energy_rows]
     directions = unit_displacements(turn, n_turns, batch.graph.positions.dtype)
@@ -224,4 +254,5 @@ def _force_rows(
         features=-summed[direction, structure].flatten(0, 1),
         targets=forces_miss[moved].flatten(),
         residual=residual[direction, structure].flatten(),
+        structures=structure.flatten(),
     )

@@ -58,6 +58,19 @@ class Moments:
             gram=zeros, rows=zeros[:0], projection=torch.zeros(n_weights, dtype=torch.float64), square=0.0, count=0
         )
 
+    @classmethod
+    def joined(cls, parts: Sequence["Moments"]) -> Self:
+        """Of rows of several parts."""
+        n_weights, count = len(parts[0].projection), sum(part.count for part in parts)
+        rows = [part.rows for part in parts if part.rows is not None]
+        return cls(
+            rows=torch.cat(rows) if len(rows) == len(parts) and count < n_weights else None,
+            gram=torch.stack([part.gram for part in parts]).sum(0),
+            projection=torch.stack([part.projection for part in parts]).sum(0),
+            square=sum(part.square for part in parts),
+            count=count,
+        )
+
     def plus(self, rows: Rows) -> Self:
         count = self.count + len(rows.targets)
         few = self.rows is not None and count < len(self.projection)

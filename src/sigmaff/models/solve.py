@@ -1,11 +1,14 @@
 """Heads that are computed, not trained, on the frozen backbone of a potential with a deterministic head."""
 
+import time
 from collections.abc import Iterator
 from copy import deepcopy
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from sigmaff.backbones import Host
 from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph, Labels
@@ -16,6 +19,8 @@ from sigmaff.models.potential import Potential
 from sigmaff.progress import Listener
 
 BATCH_ATOMS = 300
+N_TIMED = 4
+"""Derivatives whose time is measured."""
 
 
 def solve_head(
@@ -62,7 +67,20 @@ class LabelledObservations(Observations):
         self.potential, self.dataset, self.features = potential, dataset, features or potential
         self.scale = potential.statistics.scale
         self.has_forces = dataset.structures.forces is not None
+        self.unseen_by_backbone = isinstance(potential.backbone, Host)
         self.n_atoms, self.n_pairs = dataset.n_atoms, dataset.n_pairs
+
+    def seconds_per_work(self) -> float | None:
+        """Measured for an adopted network: one can be a hundred times slower than another."""
+        if not self.unseen_by_backbone or not self.has_forces:
+            return None
+        batch = next(self.batches(np.arange(1)))
+        displaced = torch.zeros_like(batch.graph.positions).repeat(N_TIMED, 1, 1)
+        displaced[:, 0, 0] = 1.0
+        for _ in range(2):  # the first time is longer
+            started = time.perf_counter()
+            list(batch.tangents(displaced))
+        return (time.perf_counter() - started) / (N_TIMED * max(1, int(self.n_pairs[0])))
 
     def batches(self, order: np.ndarray | None = None) -> Iterator["_Batch"]:
         """Batches of about BATCH_ATOMS atoms."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sigmaff.errors import ConfigError
 from sigmaff.heads.base import FitSummary
+from sigmaff.heads.cautious import N_FOLDS, Fold, choose_cautious_mean
 from sigmaff.heads.lnk.kernel import LENGTHSCALE_FACTOR
 from sigmaff.heads.lnk.reach import DISTANCE_ORIGIN, choose_reach
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, Rows
@@ -100,6 +101,7 @@ class _Collected:
     energy: Moments
     forces: Moments
     held_out: list[Rows]
+    folds: tuple[Fold, ...] = ()  # the same rows in parts, if the backbone has not seen their labels
     columns: Tensor | None = None  # of the weights that it is about; None: all
     readout: "_Collected | None" = None
     """The same of the weights of the embedding alone, if there are others: hidden layers have a part in σ, and the mean
@@ -110,12 +112,13 @@ class _Collected:
         return self.readout or self
 
     @classmethod
-    def empty(cls, head: "LNK") -> "_Collected":
+    def empty(cls, head: "LNK", *, in_folds: bool = False) -> "_Collected":
         columns = head.kernel.readout_columns()
         nothing = Moments.empty(head.n_weights)
+        folds = (Fold.empty(head.n_weights),) * N_FOLDS if in_folds and columns is None else ()
         own = None if columns is None else Moments.empty(len(columns))
         readout = None if own is None else _Collected(energy=own, forces=own, held_out=[], columns=columns)
-        return _Collected(energy=nothing, forces=nothing, held_out=[], readout=readout)
+        return _Collected(energy=nothing, forces=nothing, held_out=[], folds=folds, readout=readout)
 
     def plus(self, energy: Rows, forces: Rows | None) -> "_Collected":
         """With training rows. Where the mean has statistics of its own, force rows are for it alone."""
@@ -125,6 +128,7 @@ class _Collected:
             self,
             energy=self.energy.plus(self._own(energy)),
             forces=self.forces if forces is None else self.forces.plus(self._own(forces)),
+            folds=(*self.folds[1:], self.folds[0].plus(energy, forces)) if self.folds else (),
         )
 
     def with_held_out(self, kinds: list[Rows]) -> "_Collected":
@@ -139,6 +143,7 @@ class _Collected:
             energy=self.energy.scaled(scales),
             forces=self.forces.scaled(scales),
             held_out=[rows.scaled(scales) for rows in self.held_out],
+            folds=tuple(fold.scaled(scales) for fold in self.folds),
         )
 
 
@@ -201,7 +206,7 @@ def _collect(
     candidates: list["LNK"], train: Observations, held_out: Observations, seed: int, counter: Counter
 ) -> list[_Collected]:
     """One pass over both data sets for all candidates at once."""
-    found = [_Collected.empty(candidate) for candidate in candidates]
+    found = [_Collected.empty(candidate, in_folds=train.unseen_by_backbone) for candidate in candidates]
     for rows, n_structures in train.rows(candidates, TRAINING_ROWS, seed):
         found = [collected.plus(*own) for collected, own in zip(found, rows, strict=True)]
         counter.add(n_structures)
@@ -255,7 +260,10 @@ def _best_posteriors(data: _Collected, config: "LNKConfig", n_held_out: int) -> 
     candidates = posteriors(data.of_mean.energy, data.of_mean.forces, force_weights)
     mean, errors = None, [rows.targets for rows in data.held_out]
     if config.mean == "residual" and config.selection == "held_out":
-        mean, errors = choose_mean(candidates, data.of_mean.held_out)
+        if folds := [fold for fold in data.folds if fold.energy.count]:
+            mean, errors = choose_cautious_mean(candidates, folds, data.held_out, force_weights)
+        else:
+            mean, errors = choose_mean(candidates, data.of_mean.held_out)
     if data.readout is not None:
         candidates = posteriors(data.energy, data.forces, FORCE_WEIGHTS[:1])
 
