@@ -176,3 +176,14 @@ class HostCase:
         for step, shift_step, tangent in zip(steps, shift_steps, tangents, strict=True):
             slope = (moved(size, step, shift_step) - moved(-size, step, shift_step)) / (2 * size)
             torch.testing.assert_close(tangent, slope, atol=share * float(slope.abs().max()), rtol=1e-3)
+
+    def test_many_predictions_in_a_row(self, reading):
+        """TorchScript writes derivatives of its own after some calls, through which batches of ours must go too."""
+        backbone = built(self.kind, reading, torch.float32)
+        for seed in range(4):
+            graph = build_graph(rattled(self.molecule(), 0.05, seed), backbone.cutoff, torch.float32)
+            response = backbone.linear_response(graph)
+            steps = torch.ones(4, graph.n_atoms, 3, dtype=torch.float64)
+            moved = response.push_forward(steps, steps.new_zeros(4, *graph.pair_shift.shape))
+            pulled, _ = response.pull_back(torch.ones(17, graph.n_atoms, moved.shape[-1]))
+            assert moved.abs().max() < 1e-3 * pulled.abs().max()  # all atoms moved alike

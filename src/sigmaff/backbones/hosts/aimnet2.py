@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, origin_of, referenced_file, trusted_file
+from sigmaff.backbones.hosts.reading import contained, origin_of, plain_execution, referenced_file, trusted_file
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import scatter_sum
@@ -62,12 +62,13 @@ class AIMNet2(Host):
             "numbers": graph.pad(graph.atomic_numbers.unsqueeze(-1)).squeeze(-1),
             "charge": torch.zeros(graph.n_structures, device=graph.positions.device),
         }
-        found = network(data)
         layers = _readout(network)
-        features = found["aim"][graph.structure_index, graph.atom_rank()]
-        for layer in layers[:FEATURES]:
-            features = layer(features)
-        local = layers[FEATURES](features).squeeze(-1).to(found["energy"].dtype)
+        with plain_execution():
+            found = network(data)
+            features = found["aim"][graph.structure_index, graph.atom_rank()]
+            for layer in layers[:FEATURES]:
+                features = layer(features)
+            local = layers[FEATURES](features).squeeze(-1).to(found["energy"].dtype)
         rest = found["energy"] - scatter_sum(local, graph.structure_index, graph.n_structures)
         energy = local + (rest / graph.atoms_per_structure())[graph.structure_index]
         return torch.cat([features.to(graph.dtype), energy.to(graph.dtype).unsqueeze(-1)], dim=-1)

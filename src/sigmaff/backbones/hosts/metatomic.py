@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, origin_of, referenced_file, trusted_file
+from sigmaff.backbones.hosts.reading import contained, origin_of, plain_execution, referenced_file, trusted_file
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -126,7 +126,8 @@ def _run(model: Any, features: str, systems: list[Any]) -> tuple[Tensor, Tensor]
 
     outputs = {features: ModelOutput(sample_kind="atom"), "energy": ModelOutput(unit="eV", sample_kind="atom")}
     options = ModelEvaluationOptions(length_unit="Angstrom", outputs=outputs)
-    found = model(systems, options, check_consistency=False)
+    with plain_execution():
+        found = model(systems, options, check_consistency=False)
     return found[features].block().values, found["energy"].block().values.squeeze(-1)
 
 

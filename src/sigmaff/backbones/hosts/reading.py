@@ -5,7 +5,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -115,3 +115,9 @@ def directed_pairs(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
     """Each pair in both directions: index of (from, to), (2, 2 · n_pairs), and vectors, (2 · n_pairs, 3) Å."""
     vectors = graph.pair_vectors()
     return torch.cat([graph.pair_index, graph.pair_index.flip(0)], dim=1), torch.cat([vectors, -vectors])
+
+
+def plain_execution() -> AbstractContextManager[None]:
+    """Run TorchScript as it is written: derivatives that it writes itself after some calls do not take batches."""
+    context: AbstractContextManager[None] = torch.jit.optimized_execution(False)
+    return context
