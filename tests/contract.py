@@ -34,6 +34,7 @@ from sigmaff.heads import (
 from sigmaff.models import Ensemble, MonteCarloDropout, MonteCarloDropoutConfig, Potential, PotentialConfig
 from sigmaff.models.model import Model
 from sigmaff.models.solve import solve_head
+from toy_host import toy_config
 
 CUTOFF = 4.5
 
@@ -69,6 +70,7 @@ HEADS: list[HeadConfig] = [
 WRAPPED_HEADS = [head for head in HEADS if head.name == "evidential" or head == LNK]
 Wrapper = Literal["none", "ensemble", "mc dropout"]
 WRAPPERS: tuple[Wrapper, ...] = ("ensemble", "mc dropout")
+HOST = toy_config(cutoff=CUTOFF)
 DESCRIPTOR = DescriptorConfig(cutoff=CUTOFF, n_radial=4, n_shells=3, n_powers=2)
 
 EXTENSIVITY = "extensivity: energies of far structures add"
@@ -146,6 +148,8 @@ class Case:
 
 def _is_case(backbone: BackboneConfig, head: HeadConfig) -> bool:
     """Every head runs on one backbone of each kind, every kernel of the LNK on the first: kernels know no backbone."""
+    if backbone == HOST:
+        return head == LNK or head.name in ("deterministic", "llpr", "shallow_ensemble", "latent_distance")
     if backbone == DESCRIPTOR:
         return head.name in ("deterministic", "gp")
     if head.name == "lnk" and backbone != BACKBONES[0]:
@@ -155,7 +159,7 @@ def _is_case(backbone: BackboneConfig, head: HeadConfig) -> bool:
 
 POTENTIAL_CASES = [
     Case(backbone=backbone, head=head)
-    for backbone in (*BACKBONES, DESCRIPTOR)
+    for backbone in (*BACKBONES, DESCRIPTOR, HOST)
     for head in HEADS
     if _is_case(backbone, head)
 ]

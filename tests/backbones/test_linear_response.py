@@ -14,7 +14,7 @@ from sigmaff.backbones import (
     SchNetConfig,
     build_backbone,
 )
-from sigmaff.backbones.linear_response import AutomaticResponse
+from sigmaff.backbones.linear_response import AutomaticResponse, PlainResponse
 from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.graph import AtomicGraph
 
@@ -78,6 +78,19 @@ def test_both_directions_are_one_matrix(config: BackboneConfig, all_layers: bool
     by_position, by_shift = response.pull_back(cotangents)
     found = torch.einsum("kna,cna->kc", by_position, directions) + torch.einsum("kpa,cpa->kc", by_shift, shifts)
     close(found, torch.einsum("knf,cnf->kc", cotangents, response.push_forward(directions, shifts)), **EXACT)
+
+
+@pytest.mark.parametrize("config", [*BACKBONES, *OTHERS], ids=lambda config: config.name)
+def test_reverse_passes_alone_give_the_same(config: BackboneConfig):
+    """For networks that torch.func does not go through; coordinates do not depend on shifts at all."""
+    backbone = backbone_with(config)
+    graph = backbone.prepare(graph_of(ETHANOL) if config.name == "coordinates" else graph_of(WATER, CRYSTAL))
+    plain, automatic = PlainResponse(backbone, graph), AutomaticResponse(backbone, graph)
+    cotangents, directions, shifts = random_sides(backbone, graph, all_layers=False)
+    assert torch.equal(plain.embeddings, automatic.embeddings)
+    for found, expected in zip(plain.pull_back(cotangents), automatic.pull_back(cotangents), strict=True):
+        close(found, expected, **EXACT)
+    close(plain.push_forward(directions, shifts), automatic.push_forward(directions, shifts), **EXACT)
 
 
 def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch):

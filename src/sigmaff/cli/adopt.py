@@ -35,7 +35,8 @@ def adopt(
     from sigmaff.runs.adopt import adopt as adopt_potential
 
     refuse_overwrites([output], force)
-    values = {"model.head.mean": mean, "seed": seed, "data.split.seed": seed}
+    kept = mean if mean != "residual" else None
+    values = {"model.head.mean": kept, "seed": seed, "data.split.seed": seed}
     with progress() as terminal:
         model = adopt_potential(
             AdoptConfig(adopt=source, trust=trust),

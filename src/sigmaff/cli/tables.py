@@ -7,7 +7,7 @@ from ase.units import GPa
 from rich.table import Column, Table
 from rich.text import Text
 
-from sigmaff.backbones import BackboneConfig
+from sigmaff.backbones import BackboneConfig, HostConfig
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
@@ -96,7 +96,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
     statistics, record = header.statistics, header.record
     rows = {
         **_sampling(header),
-        "backbone": _settings(header.config.backbone.model_dump()),
+        **_backbone(header.config.backbone),
         "head": _settings(header.config.head.model_dump()),
         "parameters": f"{n_parameters:,}",
         "elements": " ".join(chemical_symbols[number] for number in statistics.elements),
@@ -177,6 +177,19 @@ def _sampling(header: Header) -> dict[str, str]:
 
 def _calibration(calibration: Calibration | None) -> str:
     return "raw, not calibrated" if calibration is None else f"calibrated: {calibration}"
+
+
+def _backbone(config: BackboneConfig) -> dict[str, str]:
+    if not isinstance(config, HostConfig):
+        return {"backbone": _settings(config.model_dump())}
+    origin, size = config.origin, f"{config.n_features} features, cutoff {config.cutoff:g} Å"
+    where = "in this file" if origin.weights == "copied" else f"in {origin.file} (sha256 {origin.sha256})"
+    return {
+        "backbone": f"adopted: {origin.source}, {size}",
+        "needs": f"{origin.package} (adopted with version {origin.version})",
+        "weights": where,
+        "licence": origin.licence or "not known: ask whoever made the network",
+    }
 
 
 def _value(value: object, unit: str) -> str:

@@ -69,7 +69,7 @@ def _defaults(host: Potential, structures: LabelledStructures, source: DataSourc
         raise DataError(f"{structures.source}: {len(structures)} structures; adopting a potential takes {FEWEST}")
     return {
         "data": {"source": source.model_dump(mode="json"), "split": _sizes(len(structures))},
-        "model": {"backbone": host.config.backbone.model_dump(mode="json")},
+        "model": {"backbone": host.config.backbone.model_dump(mode="json"), "head": {"name": "lnk"}},
     }
 
 

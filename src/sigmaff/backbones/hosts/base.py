@@ -40,6 +40,9 @@ class HostConfig(BackboneSettings):
     description: dict[str, Any] = Field(description="what the host's classes need to build the network again")
     origin: Origin = Field(description="where the network comes from")
 
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # a description is a dictionary
+
 
 class AdoptConfig(BackboneSettings):
     """A network of another program that is still to be read."""

@@ -1,0 +1,212 @@
+"""Adopting a network: its own energies, the reference energies of the labels, its model file, and the command."""
+
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+
+import sigmaff as sf
+import toy_host
+from cli_case import fail, labelled, morse_frames, succeed, write_config
+from sigmaff.backbones import AdoptConfig, HostConfig
+from sigmaff.backbones.hosts import Host, build_host, read_host
+from sigmaff.data import DataSource
+from sigmaff.errors import ConfigError, DataError, ModelFileError
+from sigmaff.graph import build_graph
+from sigmaff.heads import DeterministicConfig, LNKConfig
+from sigmaff.models import Potential
+from sigmaff.models.adopt import host_potential, read_potential
+from sigmaff.models.file import read_header
+
+SHIFTS = {1: 0.31, 6: -2.5, 8: 1.25}
+SOURCE = "toy:a"
+
+
+@pytest.fixture(scope="module")
+def host() -> Potential:
+    return read_potential(AdoptConfig(adopt=SOURCE, trust=True))
+
+
+@pytest.fixture(scope="module")
+def frames(host: Potential) -> list[Atoms]:
+    """Labels are the energies of another network of the same kind, with reference energies of its own."""
+    other = host_potential(toy_host.reading("b"))
+    found = []
+    for atoms in morse_frames(40, seed=3):
+        bare = Atoms(atoms.numbers, atoms.positions)
+        mine, others = (model.predict([bare])[0] for model in (host, other))
+        energy = mine.energy + 0.2 * (others.energy - mine.energy) + sum(SHIFTS[z] for z in bare.numbers)
+        found.append(labelled(bare, energy, mine.forces + 0.2 * (others.forces - mine.forces)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def adopted(frames: list[Atoms]) -> sf.Model:
+    return sf.adopt(SOURCE, frames, trust=True)
+
+
+def test_alone_it_is_the_network_of_its_program(host: Potential):
+    """Energies against the network itself, forces against finite differences."""
+    atoms = Atoms("H2O", positions=[[0, 0, 0.1], [0.8, 0, 0.7], [-0.7, 0.2, 0.6]])
+    found = host.predict([atoms])[0]
+    network = build_host(toy_host.toy_config("a")).double()
+    network.load_state_dict(toy_host.reading("a").tensors)
+    references = sum(toy_host.REFERENCES[z] for z in atoms.numbers)
+    own = network(host.prepare(build_graph(atoms, host.cutoff, torch.float64)))[:, -1]
+    assert found.energy == pytest.approx(references + float(own.detach().sum()), abs=1e-10)
+    step, moved = 1e-5, []
+    for sign in (1, -1):
+        other = atoms.copy()
+        other.positions[1, 2] += sign * step
+        moved.append(host.predict([other])[0].energy)
+    assert found.forces[1, 2] == pytest.approx((moved[1] - moved[0]) / (2 * step), rel=1e-6)
+    assert found.energy_std is None
+
+
+def test_reference_energies_are_those_of_the_labels(adopted: sf.Model, frames: list[Atoms]):
+    """Two compositions: least squares leaves no mean error of either in the training set."""
+    potential = adopted.potentials[0]
+    alone, split = potential.with_head(DeterministicConfig()), adopted.record.split
+    assert split is not None
+    for formula in ("OH2", "C2OH6"):
+        own = [frames[index] for index in split.train if str(frames[index].symbols) == formula]
+        misses = [a.get_potential_energy() - p.energy for a, p in zip(own, alone.predict(own), strict=True)]
+        assert len(own) > 5
+        assert np.mean(misses) == pytest.approx(0.0, abs=1e-6)
+    assert np.log2(potential.statistics.scale) == round(np.log2(potential.statistics.scale))
+
+
+def test_its_errors_are_lower_than_those_of_the_network(adopted: sf.Model):
+    beside = adopted.record.adopted
+    assert beside is not None
+    assert beside.structures == "held-out"
+    assert beside.adopted["forces_mae"] < 0.7 * beside.host["forces_mae"]
+    assert 0.4 < beside.adopted["forces_coverage_68"] < 0.95
+
+
+def test_mean_backbone_keeps_energies_to_the_bit(host: Potential, frames: list[Atoms]):
+    kept = sf.adopt(SOURCE, frames, trust=True, overrides=["model.head.mean=backbone"])
+    references = kept.potentials[0].statistics.reference_energies
+    for atoms in frames[:4]:
+        shift = sum(references[z] for z in atoms.numbers) - sum(toy_host.REFERENCES[z] for z in atoms.numbers)
+        found, own = kept.predict([atoms])[0], host.predict([atoms])[0]
+        assert found.energy - shift == pytest.approx(own.energy, abs=1e-9)
+        np.testing.assert_allclose(found.forces, own.forces, rtol=0, atol=1e-12)
+
+
+def test_heads_share_the_network(host: Potential):
+    other = host.with_head(LNKConfig())
+    assert other.backbone is host.backbone
+
+
+def test_files_hold_weights_and_need_no_trust(adopted: sf.Model, frames: list[Atoms], tmp_path: Path):
+    path = tmp_path / "adopted.sigmaff"
+    sf.save(adopted, path)
+    loaded = sf.load(path)
+    for before, after in zip(adopted.predict(frames[:3]), loaded.predict(frames[:3]), strict=True):
+        assert (before.energy, before.energy_std) == (after.energy, after.energy_std)
+        np.testing.assert_array_equal(before.forces_std, after.forces_std)
+    backbone = read_header(path).config.backbone
+    assert isinstance(backbone, HostConfig)
+    assert backbone.origin.licence == "MIT"
+    text = succeed("info", path)
+    assert SOURCE in text
+    assert "MIT" in text
+
+
+def test_a_network_that_is_not_installed_is_named(adopted: sf.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "adopted.sigmaff"
+    sf.save(adopted, path)
+    monkeypatch.delitem(toy_host.ADAPTERS, "toy")
+    with pytest.raises((ConfigError, ModelFileError), match="toy"):
+        sf.load(path)
+
+
+def test_a_description_without_weights_is_not_a_model(adopted: sf.Model, frames: list[Atoms], tmp_path: Path):
+    ase.io.write(tmp_path / "data.extxyz", frames)
+    settings = {
+        "data": {"source": {"path": str(tmp_path / "data.extxyz")}, "split": {"n_train": 20, "n_validation": 10}},
+        "model": {"backbone": toy_host.toy_config().model_dump(mode="json")},
+        "output": str(tmp_path / "run"),
+    }
+    with pytest.raises(ConfigError, match="without its weights"):
+        sf.train(settings)
+
+
+def test_a_run_adopts(frames: list[Atoms], tmp_path: Path):
+    """In YAML, with the data and split of a run; the second call finds it finished."""
+    ase.io.write(tmp_path / "data.extxyz", frames)
+    split = {"kind": "random", "n_train": 20, "n_validation": 12}
+    adopting = {"adopt": SOURCE, "trust": True}
+    config = write_config(
+        tmp_path / "run.yaml", ("model.backbone", adopting), ("model.head", {"name": "lnk"}), ("data.split", split)
+    )
+    succeed("train", config)
+    header = read_header(tmp_path / "run/model.sigmaff")
+    assert header.record.adopted is not None
+    assert header.record.adopted.structures == "test"
+    assert "finished" in succeed("train", config)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"head": {"name": "evidential"}}}, "not trained"),
+        ({"ensemble": {"size": 2}}, "neither with ensemble"),
+        ({"model": {"backbone": {"adopt": "nonsense", "trust": True}}}, "adapter:source"),
+        ({"model": {"backbone": {"adopt": "unknown:x"}}}, "no adapter 'unknown'"),
+        ({"model": {"backbone": {"adopt": SOURCE}}}, "trust is needed"),
+    ],
+)
+def test_what_cannot_be_adopted_is_told(change: dict, message: str, frames: list[Atoms], tmp_path: Path):
+    ase.io.write(tmp_path / "data.extxyz", frames)
+    settings = {
+        "data": {"source": {"path": str(tmp_path / "data.extxyz")}, "split": {"n_train": 20, "n_validation": 10}},
+        "model": {"backbone": {"adopt": SOURCE, "trust": True}},
+        "output": str(tmp_path / "run"),
+    }
+    for key, value in change.items():
+        settings[key] = {**settings.get(key, {}), **value} if isinstance(value, dict) else value
+    with pytest.raises(ConfigError, match=message):
+        sf.train(settings)
+
+
+def test_elements_that_the_network_does_not_know_are_named(frames: list[Atoms]):
+    strange = Atoms("HCl", positions=[[0, 0, 0], [0, 0, 1.3]])
+    with pytest.raises(DataError, match=r"Cl.*adopted network does not know"):
+        sf.adopt(SOURCE, [*frames, *[labelled(strange, -1.0, np.zeros((2, 3)))] * 12], trust=True)
+
+
+def test_too_few_structures(frames: list[Atoms]):
+    with pytest.raises(DataError, match="takes 6"):
+        sf.adopt(SOURCE, frames[:5], trust=True)
+
+
+def test_the_command(frames: list[Atoms], tmp_path: Path):
+    data, output = tmp_path / "mine.extxyz", tmp_path / "mine.sigmaff"
+    ase.io.write(data, frames)
+    assert "trust is needed" in fail("adopt", SOURCE, data, "-o", output)
+    text = succeed("adopt", SOURCE, data, "-o", output, "--trust")
+    assert "network alone" in text
+    assert "adopted" in text
+    assert "exists already" in fail("adopt", SOURCE, data, "-o", output, "--trust")
+    succeed("evaluate", output, data)
+    source = read_header(output).record.config["data"]["source"]
+    assert DataSource.model_validate(source).path == data
+
+
+def test_adapters_of_others_are_found_by_their_entry_point(monkeypatch: pytest.MonkeyPatch):
+    from importlib.metadata import EntryPoint, EntryPoints
+
+    from sigmaff.backbones import hosts
+
+    points = {"mine": "toy_host:ToyHost", "bad": "json:loads"}
+    mine = EntryPoints([EntryPoint(name, value, hosts.GROUP) for name, value in points.items()])
+    monkeypatch.setattr(hosts, "entry_points", lambda group: mine.select(group=group))
+    assert issubclass(type(build_host(read_host("mine:x", trust=True).config)), Host)
+    assert "mine" in hosts.known_adapters()
+    with pytest.raises(ConfigError, match="subclass"):
+        read_host("bad:x")
