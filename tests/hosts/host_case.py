@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 
 
@@ -122,6 +122,12 @@ class HostCase:
     def test_an_atom_alone_has_features(self, backbone):
         alone = build_graph(self.molecule()[[0]], backbone.cutoff, torch.float64)
         assert backbone(alone).isfinite().all()
+
+    def test_an_element_that_the_host_does_not_know_is_named(self, backbone):
+        atoms = self.molecule()
+        atoms.symbols[0] = "Og"
+        with pytest.raises(DataError, match="does not know Og"):
+            backbone(build_graph(atoms, backbone.cutoff, torch.float64))
 
     def test_rotated_moved_and_permuted(self, backbone):
         for atoms in self.structures():

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, origin_of, plain_execution, referenced_file, trusted_file
+from sigmaff.backbones.hosts.reading import (
+    contained,
+    index_of,
+    origin_of,
+    places_of,
+    plain_execution,
+    referenced_file,
+    trusted_file,
+)
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import scatter_sum
@@ -27,12 +35,14 @@ class AIMNet2(Host):
     """
 
     package: ClassVar[str] = "torch"
+    element_index: Tensor
 
     def __init__(self, config: HostConfig) -> None:
         super().__init__(config)
         network = _loaded(referenced_file(config.origin))
         network.outputs.atomic_shift.shifts.weight.detach().zero_()  # reference energies are added elsewhere
         self._outside = [network]  # not a submodule: its weights are not those of the model file
+        self.register_buffer("element_index", index_of(config.description["elements"]), persistent=False)
 
     @classmethod
     def read(cls, source: str, *, trust: bool) -> Reading:
@@ -44,18 +54,20 @@ class AIMNet2(Host):
             cutoff, n_features = network.aev.rc_s.item(), _readout(network)[FEATURES].weight.shape[1]
         except (RuntimeError, AttributeError, IndexError) as error:
             raise ConfigError(f"{source}: not a TorchScript file of AIMNet2 ({str(error).splitlines()[0]})") from None
+        references = {z: energy for z, energy in enumerate(shifts) if energy}  # the others were not trained
         config = HostConfig(
             adapter="aimnet2",
             cutoff=cutoff,
             n_features=n_features,
-            description={},
+            description={"elements": list(references)},
             origin=origin_of(f"aimnet2:{source}", cls.package, path, shipped=False, weights="referenced"),
         )
-        return Reading(config=config, references={z: e for z, e in enumerate(shifts) if e}, tensors={})
+        return Reading(config=config, references=references, tensors={})
 
     def forward(self, graph: AtomicGraph) -> Tensor:
         if graph.cell is not None and graph.cell.any():
             raise DataError("AIMNet2 from a .jpt file takes molecules; this structure is periodic")
+        places_of(graph, self.element_index)
         network = self._outside[0].to(graph.positions.device)
         data = {
             "coord": graph.pad(graph.positions.float()),

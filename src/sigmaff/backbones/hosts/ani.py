@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, index_of, origin_of
+from sigmaff.backbones.hosts.reading import contained, index_of, origin_of, places_of
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -82,7 +82,7 @@ class ANI(Host):
     def forward(self, graph: AtomicGraph) -> Tensor:
         from torchani.neighbors import Neighbors
 
-        elements = self.element_index[graph.atomic_numbers]
+        elements = places_of(graph, self.element_index)
         vectors = graph.pair_vectors()
         neighbors = Neighbors(graph.pair_index, vectors.norm(dim=-1), vectors)
         surroundings = self.aev.compute_from_neighbors(elements[None], graph.positions[None], neighbors)[0]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, directed_pairs, origin_of, trusted_file
+from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, places_of, trusted_file
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -21,6 +21,7 @@ class CHGNet(Host):
     """Features: what enters the readout of the energy. (Its last hidden layer has but one direction that varies.)"""
 
     package: ClassVar[str] = "chgnet"
+    element_index: Tensor
 
     def __init__(self, config: HostConfig) -> None:
         super().__init__(config)
@@ -28,6 +29,8 @@ class CHGNet(Host):
             from chgnet.model import CHGNet as Network
 
             self.network = Network(**config.description["settings"])
+        n_elements = self.network.atom_embedding.embedding.num_embeddings
+        self.register_buffer("element_index", index_of(range(1, n_elements + 1)), persistent=False)
 
     @classmethod
     def read(cls, source: str, *, trust: bool) -> Reading:
@@ -71,7 +74,7 @@ class CHGNet(Host):
             bonds[0], distance.repeat(2) < self.config.description["settings"]["bond_graph_cutoff"]
         )
         inputs = BatchedGraph(
-            atomic_numbers=graph.atomic_numbers,
+            atomic_numbers=places_of(graph, self.element_index) + 1,
             bond_bases_ag=network.bond_basis_expansion.rbf_expansion_ag(distance),
             bond_bases_bg=network.bond_basis_expansion.rbf_expansion_bg(distance),
             angle_bases=network.angle_basis_expansion(unit[first], unit[second]),

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, trusted_file
+from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, places_of, trusted_file
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -89,7 +89,7 @@ class MACE(Host):
         return Reading(config=config, references=references, tensors=tensors)
 
     def forward(self, graph: AtomicGraph) -> Tensor:
-        elements = self.element_index[graph.atomic_numbers]
+        elements = places_of(graph, self.element_index)
         pairs, vectors = directed_pairs(graph)
         sizes = graph.atoms_per_structure()
         data = {

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, origin_of, plain_execution, referenced_file, trusted_file
+from sigmaff.backbones.hosts.reading import (
+    contained,
+    index_of,
+    origin_of,
+    places_of,
+    plain_execution,
+    referenced_file,
+    trusted_file,
+)
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -27,16 +35,17 @@ class Metatomic(Host):
     """
 
     package: ClassVar[str] = "metatomic-torch"
+    element_index: Tensor
 
     def __init__(self, config: HostConfig) -> None:
         super().__init__(config)
         path = referenced_file(config.origin)
         with contained(self.package):
             self._outside = [_loaded(path)]  # not a submodule: its weights are not those of the model file
-        known = {int(z): energy for z, energy in config.description["references"].items()}
-        references = torch.zeros(max(known) + 1, dtype=torch.float64)
-        references[list(known)] = torch.tensor(list(known.values()), dtype=torch.float64)
-        self._references = references
+        elements = [int(z) for z in config.description["references"]]
+        references = torch.tensor(list(config.description["references"].values()), dtype=torch.float64)
+        self.register_buffer("element_index", index_of(elements), persistent=False)
+        self._references = references  # float64, whatever the precision of the model
 
     @classmethod
     def read(cls, source: str, *, trust: bool) -> Reading:
@@ -65,10 +74,11 @@ class Metatomic(Host):
         return Reading(config=config, references=references, tensors={})
 
     def forward(self, graph: AtomicGraph) -> Tensor:
+        elements = places_of(graph, self.element_index)
         model = self._outside[0].to(graph.positions.device)
         systems = [_system(model, *parts) for parts in _structures(graph)]
         features, energy = _run(model, self.config.description["features"], systems)
-        own = energy.double() - self._references.to(energy.device)[graph.atomic_numbers]
+        own = energy.double() - self._references.to(energy.device)[elements]
         return torch.cat([features, own.unsqueeze(-1)], dim=-1).to(graph.dtype)
 
 
@@ -85,7 +95,7 @@ def _structures(graph: AtomicGraph) -> Iterator[Structure]:
         shift = graph.pair_shift[pairs]
         cell = shift.new_zeros(3, 3) if graph.cell is None else graph.cell[number]
         images = torch.round(shift.detach() @ torch.linalg.pinv(cell))
-        cell = cell + torch.linalg.pinv(images) @ (shift - shift.detach())
+        cell = cell + torch.linalg.pinv(images) @ (shift - images @ cell)
         index = graph.pair_index[:, pairs] - first
         yield graph.atomic_numbers[atoms], graph.positions[atoms], cell, index, images, vectors[pairs]
         first += size

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from ase.data import chemical_symbols
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Origin
-from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.graph import AtomicGraph
 
 UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
@@ -105,10 +106,22 @@ def _licence(package: str) -> str | None:
 
 
 def index_of(elements: Sequence[int]) -> Tensor:
-    """Place of each atomic number in ``elements``, (largest + 1,); −1 for those that are not there."""
-    index = torch.full((max(elements) + 1,), -1)
+    """Place of each atomic number in ``elements``, (largest atomic number + 1,); −1 for those that are not there."""
+    index = torch.full((len(chemical_symbols),), -1)
     index[list(elements)] = torch.arange(len(elements))
     return index
+
+
+def places_of(graph: AtomicGraph, index: Tensor) -> Tensor:
+    """Places of a graph's elements among those that a host knows, (n_atoms,). One that it does not know is an error.
+
+    index: from ``index_of``.
+    """
+    places = index[graph.atomic_numbers]
+    if bool((places < 0).any()):
+        unknown = chemical_symbols[int(graph.atomic_numbers[places < 0][0])]
+        raise DataError(f"the adopted network does not know {unknown}")
+    return places
 
 
 def directed_pairs(graph: AtomicGraph) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, trusted_file
+from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, places_of, trusted_file
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -65,7 +65,7 @@ class SevenNet(Host):
         return Reading(config=config, references=references, tensors=tensors)
 
     def forward(self, graph: AtomicGraph) -> Tensor:
-        elements = self.element_index[graph.atomic_numbers]
+        elements = places_of(graph, self.element_index)
         one_hot = functional.one_hot(elements, len(self.config.description["elements"])).to(graph.dtype)
         pairs, vectors = directed_pairs(graph)
         data = {"x": one_hot, "node_attr": one_hot, "atom_type": elements, "edge_index": pairs, "edge_vec": vectors}
