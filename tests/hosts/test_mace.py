@@ -1,6 +1,8 @@
 """MACE: small networks that mace-torch makes and saves as it saves any, with random weights."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +21,28 @@ from sigmaff.graph import build_graph
 with contained("mace-torch"):
     pytest.importorskip("mace", reason="mace-torch is not installed")
 
+
+@contextmanager
+def mace_in(dtype: torch.dtype) -> Iterator[None]:
+    """mace-torch makes networks in torch's default precision, and its calculator changes this."""
+    before = torch.get_default_dtype()
+    try:
+        with contained("mace-torch"):
+            torch.set_default_dtype(dtype)
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 ELEMENTS = [1, 6, 8, 11, 17]
 
 
 def saved_model(path: Path, dtype: torch.dtype = torch.float64, heads: tuple[str, ...] = ("Default",), **more) -> str:
     """A network with the parts of the foundation models: two layers, ZBL, Agnesi transform."""
-    with contained("mace-torch"):
+    with mace_in(dtype):
         from e3nn.o3 import Irreps
         from mace import modules
 
-        torch.set_default_dtype(dtype)
         torch.manual_seed(0)
         energies = np.random.default_rng(0).normal(scale=100, size=(len(heads), len(ELEMENTS)))
         settings = {
@@ -68,7 +82,7 @@ class TestMACE(HostCase):
     @pytest.fixture(scope="class")
     @classmethod
     def calculator(cls, source) -> Calculator:
-        with contained("mace-torch"):
+        with mace_in(torch.float64):
             from mace.calculators import MACECalculator
 
             return MACECalculator(model_paths=source, device="cpu", default_dtype="float64")
@@ -93,7 +107,7 @@ def test_one_head_of_several(tmp_path):
     reading = MACE.read(f"{source}#far", trust=True)
     backbone = built(MACE, reading)
     atoms = rattled(molecule("CH3OH"))
-    with contained("mace-torch"):
+    with mace_in(torch.float64):
         from mace.calculators import MACECalculator
 
         atoms.calc = MACECalculator(model_paths=source, device="cpu", default_dtype="float64", head="far")
@@ -109,6 +123,10 @@ def test_single_precision_file(tmp_path):
     assert all(tensor.dtype == torch.float32 for tensor in backbone.state_dict().values() if tensor.is_floating_point())
 
 
-def test_importing_mace_leaves_torch_safe():
+def test_reading_a_mace_leaves_torch_safe(tmp_path):
     """``import mace`` alone switches off the checks of torch.load for the process."""
+    MACE.read(saved_model(tmp_path / "m.model"), trust=True)
     assert "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD" not in os.environ
+    torch.save({"program": print}, tmp_path / "x.pt")
+    with pytest.raises(Exception, match="Weights only load failed"):
+        torch.load(tmp_path / "x.pt")

@@ -31,7 +31,7 @@ def contained(package: str) -> Iterator[None]:
     Arguments:
         package: what to install if an import fails.
     """
-    unsafe, dtype = os.environ.get(UNSAFE_LOADING), torch.get_default_dtype()
+    unsafe = os.environ.get(UNSAFE_LOADING)
     os.environ[UNSAFE_LOADING] = "1"
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -40,7 +40,6 @@ def contained(package: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         raise ConfigError(f"this potential needs {package} ({error}): pip install {package}") from None
     finally:
-        torch.set_default_dtype(dtype)
         if unsafe is None:
             os.environ.pop(UNSAFE_LOADING, None)
         else:
