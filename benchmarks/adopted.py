@@ -41,8 +41,8 @@ from sigmaff.runs.adopt import adopt
 
 SETS = ("3bpa", "Si", "Ge", "Li", "Mo", "water")
 SIZES, SEEDS = (20, 50, 100), (0, 1, 2)
-N_TEST = {"3bpa": 60, "water": 4}
-N_FAR = 40
+N_TEST, N_FAR = {"3bpa": 60, "water": 2}, {"3bpa": 40}
+"""Structures of each test set: of all others 8 and 6, for force σ of a cell of 64 atoms takes seconds."""
 N_BOOTSTRAPS = 2000
 
 
@@ -64,10 +64,10 @@ def structures_of(name: str, n: int, seed: int) -> tuple[LabelledStructures, dic
         pool = everything.subset(np.flatnonzero(tags == "AIMD-NVT"))
         far = {tag: everything.subset(np.flatnonzero(tags == tag)) for tag in ("Surface", "Vacancy", "Elastic")}
     order = random.permutation(len(pool))
-    n_test = min(N_TEST.get(name, 15), len(pool) - n)
+    n_test = min(N_TEST.get(name, 8), len(pool) - n)
     tests = {"test": pool.subset(order[n : n + n_test])}
     for key, frames in far.items():
-        tests[key] = frames.subset(np.random.default_rng(0).permutation(len(frames))[:N_FAR])
+        tests[key] = frames.subset(np.random.default_rng(0).permutation(len(frames))[: N_FAR.get(name, 6)])
     return pool.subset(order[:n]), tests
 
 

@@ -15,6 +15,10 @@ MAX_ELEMENTS = 2**25
 ELEMENTS_PER_PAIR = 2048
 """Numbers that a derivative pass holds for each pair, roughly."""
 
+PULLED_PAIRS = 512
+"""Pairs, times derivatives, of a pass back: more of them are slower than one pass after the other, for they leave the
+cache. A pass forward computes the embeddings anew, so that more at once are faster."""
+
 
 class LinearResponse(ABC):
     """Embeddings of a graph and their first derivatives, for prediction: nothing here is differentiated again.
@@ -81,17 +85,25 @@ class AutomaticResponse(LinearResponse):
         return max(1, MAX_ELEMENTS // (ELEMENTS_PER_PAIR * max(graph.pair_index.shape[1], graph.n_atoms)))
 
     def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        parts = [self._pulled_back(part) for part in cotangents.to(self._recorded.dtype).split(self.n_at_once)]
+        n_at_once = max(1, PULLED_PAIRS // max(1, self._graph.pair_index.shape[1]))
+        parts = [self._pulled_back(part) for part in cotangents.to(self._recorded.dtype).split(n_at_once)]
         by_position, by_shift = zip(*parts, strict=True)
         return torch.cat(by_position), torch.cat(by_shift)
 
     def _pulled_back(self, cotangents: Tensor) -> tuple[Tensor, ...]:
+        batched = len(cotangents) > 1
         slopes = torch.autograd.grad(
-            self._recorded, self._inputs, cotangents, retain_graph=True, is_grads_batched=True, allow_unused=True
+            self._recorded,
+            self._inputs,
+            cotangents if batched else cotangents[0],
+            retain_graph=True,
+            is_grads_batched=batched,
+            allow_unused=True,
         )
+        shaped = ((len(cotangents), *values.shape) for values in self._inputs)
         return tuple(
-            values.new_zeros(len(cotangents), *values.shape) if slope is None else slope
-            for values, slope in zip(self._inputs, slopes, strict=True)
+            values.new_zeros(shape) if slope is None else slope.reshape(shape)
+            for values, slope, shape in zip(self._inputs, slopes, shaped, strict=True)
         )
 
     def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
