@@ -3,13 +3,30 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test install install-dev lint clean
+# Other programs whose networks can be adopted. make test-hosts makes an environment for each and tests its adapter.
+HOSTS := sevennet ani mace aimnet2 chgnet metatomic
+HOST_VENVS ?= $(CURDIR)/.venv-hosts
+PACKAGES_sevennet := sevenn
+PACKAGES_ani := torchani
+PACKAGES_mace := mace-torch
+PACKAGES_chgnet := chgnet
+PACKAGES_metatomic := metatrain
+
+HOST_TESTS := $(HOSTS:%=test-host-%)
+
+.PHONY: demo test test-hosts $(HOST_TESTS) install install-dev lint clean
 
 demo: install
 	$(BIN)/sigmaff demo
 
 test: install-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-hosts: $(HOST_TESTS)
+
+$(HOST_TESTS): test-host-%: $(HOST_VENVS)/%/installed
+	TORCHANI_DATA_DIR=$(HOST_VENVS)/ani/weights SIGMAFF_AIMNET2=$(AIMNET2) OMP_NUM_THREADS=1 \
+		$(HOST_VENVS)/$*/bin/python -m pytest tests/hosts/test_$*.py tests/hosts/test_reading.py
 
 lint: install-dev
 	$(BIN)/ruff check .
@@ -30,5 +47,24 @@ $(VENV)/installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $(VENV)/installed $@
 
+# Only the version of torch is that of constraints.txt: hosts ask for older versions of some packages.
+$(HOST_VENVS)/%/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	grep '^torch==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/pip install --quiet --constraint $(@D)/constraints.txt --editable . pytest $(PACKAGES_$*)
+	$(call WEIGHTS_$*,$(@D))
+	touch $@
+
+# Weights that are not in the package of the host: those of ANI-1x are in an old one, those of AIMNet2 in Auto3D.
+AIMNET2 := $(HOST_VENVS)/aimnet2/weights/Auto3D/models/aimnet2_wb97m-d3_0.jpt
+define WEIGHTS_ani
+	$(1)/bin/pip download --quiet --no-deps --dest $(1)/wheels torchani==2.0
+	$(1)/bin/python tests/hosts/ani_weights.py $(1)/wheels/torchani-2.0-*.whl $(1)/weights
+endef
+define WEIGHTS_aimnet2
+	$(1)/bin/pip download --quiet --no-deps --dest $(1)/wheels Auto3D==2.3.1
+	$(1)/bin/python -m zipfile -e $(1)/wheels/Auto3D-2.3.1-*.whl $(1)/weights
+endef
+
 clean:
-	rm -rf $(VENV) demo build dist
+	rm -rf $(VENV) .venv-hosts demo build dist

@@ -16,6 +16,7 @@ ADAPTERS = {
     "aimnet2": "sigmaff.backbones.hosts.aimnet2:AIMNet2",
     "ani": "sigmaff.backbones.hosts.ani:ANI",
     "chgnet": "sigmaff.backbones.hosts.chgnet:CHGNet",
+    "metatomic": "sigmaff.backbones.hosts.metatomic:Metatomic",
 }
 """module:class by the name that comes before the colon of a source."""
 GROUP = "sigmaff.backbones"

@@ -1,0 +1,72 @@
+"""What adapters share. No host is needed here."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from sigmaff.backbones.hosts import read_host
+from sigmaff.backbones.hosts.reading import UNSAFE_LOADING, contained, trusted_file
+from sigmaff.errors import ConfigError
+
+HOSTS = {"mace": "mace", "sevennet": "sevenn", "ani": "torchani", "chgnet": "chgnet", "metatomic": "metatomic"}
+
+
+def careless_import() -> None:
+    os.environ[UNSAFE_LOADING] = "1"  # as import mace does
+    warnings.simplefilter("always")
+    print("Welcome to some-host!")
+    raise RuntimeError("of the host")
+
+
+@pytest.mark.parametrize("before", [None, "1", "0"])
+def test_what_a_host_changes_for_the_process_is_undone(monkeypatch, before, capsys):
+    if before is None:
+        monkeypatch.delenv(UNSAFE_LOADING, raising=False)
+    else:
+        monkeypatch.setenv(UNSAFE_LOADING, before)
+    filters = list(warnings.filters)
+    with pytest.raises(RuntimeError, match="of the host"), contained("some-host"):
+        careless_import()
+    assert os.environ.get(UNSAFE_LOADING) == before
+    assert warnings.filters == filters
+    assert capsys.readouterr().out == ""
+
+
+def test_torch_load_is_safe_after_it(tmp_path, monkeypatch):
+    """A pickle that runs a program is refused again."""
+    monkeypatch.delenv(UNSAFE_LOADING, raising=False)
+    torch.save({"program": print}, tmp_path / "x.pt")
+    with contained("some-host"):
+        assert torch.load(tmp_path / "x.pt")["program"] is print
+    with pytest.raises(Exception, match="Weights only load failed"):
+        torch.load(tmp_path / "x.pt")
+
+
+def test_a_host_that_is_not_installed_is_named():
+    with pytest.raises(ConfigError, match="pip install some-host"), contained("some-host"):
+        import no_such_package  # noqa: F401
+
+
+def test_trust_is_asked_for_by_name(tmp_path):
+    file = tmp_path / "x.model"
+    file.touch()
+    with pytest.raises(ConfigError, match=r"x\.model.*can run programs.*--trust"):
+        trusted_file(str(file), trust=False)
+    assert trusted_file(str(file), trust=True) == file
+
+
+def test_no_host_is_imported_before_it_is_needed():
+    adapters = "; ".join(f"import sigmaff.backbones.hosts.{adapter}" for adapter in HOSTS)
+    code = f"import sys; {adapters}; assert not {set(HOSTS.values())} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("adapter", HOSTS)
+def test_an_unknown_source_is_an_error_for_people(adapter, tmp_path):
+    """Whether the host is installed or not."""
+    with pytest.raises(ConfigError, match=r"pip install|no such file|is not known"):
+        read_host(f"{adapter}:{tmp_path}/nothing.model", trust=True)
