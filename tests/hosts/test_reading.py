@@ -8,9 +8,18 @@ import warnings
 import pytest
 import torch
 
+from cli_case import fail, succeed
 from sigmaff.backbones.hosts import read_host
-from sigmaff.backbones.hosts.reading import UNSAFE_LOADING, contained, trusted_file
-from sigmaff.errors import ConfigError
+from sigmaff.backbones.hosts.reading import (
+    UNSAFE_LOADING,
+    contained,
+    origin_of,
+    referenced_file,
+    trusted_file,
+    trusted_program,
+)
+from sigmaff.backbones.hosts.trust import trust_file, trusted_list
+from sigmaff.errors import ConfigError, ModelFileError
 
 HOSTS = {"mace": "mace", "sevennet": "sevenn", "ani": "torchani", "chgnet": "chgnet", "metatomic": "metatomic"}
 
@@ -70,3 +79,50 @@ def test_an_unknown_source_is_an_error_for_people(adapter, tmp_path):
     """Whether the host is installed or not."""
     with pytest.raises(ConfigError, match=r"pip install|no such file|is not known"):
         read_host(f"{adapter}:{tmp_path}/nothing.model", trust=True)
+
+
+class TestReferencedFiles:
+    @pytest.fixture(autouse=True)
+    def own_settings(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+
+    @pytest.fixture
+    def program(self, tmp_path):
+        path = tmp_path / "program.jpt"
+        path.write_bytes(b"some program")
+        return path
+
+    def origin(self, path):
+        return origin_of(f"aimnet2:{path}", "torch", path, shipped=False, weights="referenced")
+
+    def test_a_model_cannot_vouch_for_the_program_that_it_runs(self, program):
+        """Another user, or another machine: path and content are right, and the list does not have it."""
+        with pytest.raises(ModelFileError, match="sigmaff trust"):
+            referenced_file(self.origin(program))
+        trust_file(program)
+        assert referenced_file(self.origin(program)) == program
+
+    def test_adopting_with_trust_puts_it_on_the_list_once(self, program):
+        with pytest.raises(ConfigError, match="--trust"):
+            trusted_program(str(program), trust=False)
+        assert not trusted_list().exists()
+        for _ in range(2):
+            trusted_program(str(program), trust=True)
+        assert len(trusted_list().read_text().splitlines()) == 1
+        assert referenced_file(self.origin(program)) == program
+
+    def test_another_content_is_refused(self, program):
+        trust_file(program)
+        origin = self.origin(program)
+        program.write_bytes(b"another program")
+        trust_file(program)
+        with pytest.raises(ModelFileError, match="SHA-256 differs"):
+            referenced_file(origin)
+        program.unlink()
+        with pytest.raises(ModelFileError, match="no such file"):
+            referenced_file(origin)
+
+    def test_the_command(self, program):
+        assert "SHA-256" in succeed("trust", program)
+        assert referenced_file(self.origin(program)) == program
+        assert "no such file" in fail("trust", program.parent / "nothing")

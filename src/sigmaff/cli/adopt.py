@@ -1,4 +1,4 @@
-"""``sigmaff adopt``: the potential of another program, with σ."""
+"""``sigmaff adopt`` and ``trust``: the potential of another program, with σ."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -49,3 +49,13 @@ def adopt(
     if (beside := model.record.adopted) is not None:
         console.print(adopted_table(beside))
     say(f"model: {output}")
+
+
+def trust(
+    file: Annotated[Path, typer.Argument(help="a file that an adopted potential refers to", show_default=False)],
+) -> None:
+    """Allow models to run the program in a file, such as TorchScript. It is remembered by content, for you alone."""
+    from sigmaff.backbones.hosts.trust import trust_file, trusted_list
+
+    say(f"{file}: trusted, SHA-256 {trust_file(file)}")
+    say(f"to take it back, remove its line from {trusted_list()}")

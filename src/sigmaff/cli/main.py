@@ -8,7 +8,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from sigmaff import __version__
-from sigmaff.cli.adopt import adopt
+from sigmaff.cli.adopt import adopt, trust
 from sigmaff.cli.audit import audit
 from sigmaff.cli.check import check, info
 from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
@@ -75,6 +75,7 @@ app = typer.Typer(
 app.command(cls=reading_command("format", "energy_unit", "length_unit", "energy_key", "forces_key"))(check)
 app.command()(train)
 app.command(cls=reading_command())(adopt)
+app.command()(trust)
 app.command(cls=reading_command())(evaluate)
 app.command(cls=reading_command())(calibrate)
 app.command(cls=reading_command("format", "length_unit"))(predict)

@@ -17,7 +17,7 @@ from sigmaff.backbones.hosts.reading import (
     places_of,
     plain_execution,
     referenced_file,
-    trusted_file,
+    trusted_program,
 )
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph
@@ -47,7 +47,7 @@ class AIMNet2(Host):
     @classmethod
     def read(cls, source: str, *, trust: bool) -> Reading:
         """Read a .jpt file."""
-        path = trusted_file(source, trust)
+        path = trusted_program(source, trust)
         try:
             network = _loaded(path)
             shifts = network.outputs.atomic_shift.shifts.weight.detach().double().flatten().tolist()

@@ -18,7 +18,7 @@ from sigmaff.backbones.hosts.reading import (
     places_of,
     plain_execution,
     referenced_file,
-    trusted_file,
+    trusted_program,
 )
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
@@ -50,7 +50,7 @@ class Metatomic(Host):
     @classmethod
     def read(cls, source: str, *, trust: bool) -> Reading:
         """Read an exported model (.pt)."""
-        path = trusted_file(source, trust)
+        path = trusted_program(source, trust)
         with contained(cls.package):
             try:
                 model = _loaded(path)

@@ -1,6 +1,5 @@
 """What adapters share: contained imports, the origin of weights, both directions of pairs."""
 
-import hashlib
 import io
 import os
 import warnings
@@ -15,7 +14,9 @@ from ase.data import chemical_symbols
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Origin
+from sigmaff.backbones.hosts.trust import is_trusted, trust_file
 from sigmaff.errors import ConfigError, DataError, ModelFileError
+from sigmaff.files import file_digest
 from sigmaff.graph import AtomicGraph
 
 UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
@@ -59,13 +60,24 @@ def trusted_file(source: str, trust: bool) -> Path:
     return path
 
 
+def trusted_program(source: str, trust: bool) -> Path:
+    """As ``trusted_file``, of a file that models will refer to: it is put on the user's list."""
+    path = trusted_file(source, trust)
+    trust_file(path)
+    return path
+
+
 def referenced_file(origin: Origin) -> Path:
-    """The file that a model refers to. Another file in its place is an error."""
+    """The file that a model refers to. Another file in its place, or one that the user has not trusted, is an error."""
     path = Path(origin.file or "")
     if not path.is_file():
         raise ModelFileError(f"the network of this model is {origin.source}, in {path}; there is no such file")
-    if sha256_of(path) != origin.sha256:
+    if (found := file_digest(path)) != origin.sha256:
         raise ModelFileError(f"{path}: this is not the file that the model was made with (its SHA-256 differs)")
+    if not is_trusted(found):
+        raise ModelFileError(
+            f"this model runs {path}, a file that can run programs; if you trust whoever made it: sigmaff trust {path}"
+        )
     return path
 
 
@@ -86,15 +98,10 @@ def origin_of(
         package=package,
         version=metadata.version(package),
         file=str(file.resolve()),
-        sha256=sha256_of(file),
+        sha256=file_digest(file),
         licence=_licence(package) if shipped else None,
         weights=weights,
     )
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _licence(package: str) -> str | None:
