@@ -82,11 +82,6 @@ class HeadSettings(Settings):
         return ("joint",)
 
     @property
-    def mean_sees_surroundings(self) -> bool:
-        """Whether the mean depends on them, and not σ alone."""
-        return False
-
-    @property
     def wants_surroundings(self) -> bool:
         """Whether the features of an atom include what is not learned (``Embedding.n_surroundings``)."""
         return False

@@ -246,8 +246,7 @@ class Potential(Model):
             if graph.cell is not None:
                 inputs.append(torch.zeros_like(graph.cell).requires_grad_())
                 moved = _strained(moved, inputs[1])
-            seen = moved if self.config.head.mean_sees_surroundings else graph  # most means do not depend on them
-            features = self._with_surroundings(self._learned(moved), seen)
+            features = self._with_surroundings(self._learned(moved), graph)  # these move no mean
             distribution = self.energies(features, moved)
             slopes = torch.autograd.grad(distribution.mean.sum(), inputs)
         gradient, *virial = (slope.to(graph.dtype) for slope in slopes)

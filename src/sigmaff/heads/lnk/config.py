@@ -73,11 +73,6 @@ class LNKConfig(SampledHeadSettings):
         le=1000,
         description="eV; σ of the energy of an atom of which nothing is known: what it is worth in a molecule or solid",
     )
-    fades: bool = Field(
-        default=False,
-        description="mean residual and distance_aware only: let the correction of the backbone's energy fade in "
-        "surroundings unlike all of the training set",
-    )
     n_directions: int = Field(
         default=20_000,
         ge=1,
@@ -93,7 +88,6 @@ class LNKConfig(SampledHeadSettings):
     unwritten: ClassVar[Mapping[str, Any]] = {
         **SampledHeadSettings.unwritten,
         "features": "last",
-        "fades": False,
         "n_directions": 20_000,
     }
 
@@ -117,10 +111,6 @@ class LNKConfig(SampledHeadSettings):
     @property
     def wants_surroundings(self) -> bool:
         return self.distance_aware and self.fit == "closed_form"
-
-    @property
-    def mean_sees_surroundings(self) -> bool:
-        return self.fades and self.wants_surroundings and self.mean == "residual"
 
     @property
     def unsolvable(self) -> str | None:

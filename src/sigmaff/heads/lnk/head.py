@@ -203,7 +203,7 @@ class LNK(Head):
         features = self._learned(node_features)
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
             rows = self.kernel.rows(features, elements)
-        node_mean = self._node_mean(node_features, rows, graph)
+        node_mean = self._node_mean(node_features, rows)
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.training):
             variance, unseen = self._variance(features, elements, rows, graph), None
             if (place := self._place(node_features, graph)) is not None:
@@ -337,17 +337,12 @@ class LNK(Head):
         by_atom = residual + self.spread(slopes).square().sum(-1)
         return by_atom.new_zeros(len(by_atom), graph.n_structures).index_add(1, graph.structure_index, by_atom)
 
-    def _node_mean(self, node_features: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:
+    def _node_mean(self, node_features: Tensor, rows: Tensor) -> Tensor:
         readout = self.constant
         if self.readout is not None:
             last = self.embedding.last(node_features).to(self.readout.weight.dtype)
             readout = self.readout(self.embedding.activation(last)).squeeze(-1)
-        if self.config.mean == "backbone":
-            return readout
-        correction = rows @ self._factors().mean
-        if self.config.mean_sees_surroundings and self.unseen is not None:
-            correction = correction * self.unseen.at(*self._surroundings(node_features, graph)).knownness
-        return readout + correction
+        return readout if self.config.mean == "backbone" else readout + rows @ self._factors().mean
 
     def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:
         """Variance of the energy of each structure."""

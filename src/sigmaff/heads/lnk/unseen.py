@@ -224,11 +224,6 @@ class Place:
         self.amplitude = (1.0 + self._closeness).rsqrt()  # a (n_atoms,)
 
     @property
-    def knownness(self) -> Tensor:
-        """1 − a², (n_atoms,): one on training atoms, where it has no slope, and zero far from them."""
-        return 1.0 - self.amplitude.square()
-
-    @property
     def distance(self) -> Tensor:
         """(Σ_m |z − z_m|⁻⁸)^(−1/8), (n_atoms,); infinite where nothing is known."""
         return self._closeness**-0.125
