@@ -2,10 +2,11 @@
 
 Every label is predicted by a fit without it: training structures are left out a fold at a time, held-out ones are never
 in. Labels like the training set cannot tell corrections apart that differ far from it. So the smallest correction, in
-the norm of the prior, is taken that is within one standard error of the best.
+the norm of the prior, is taken that is not worse than the best by more than one standard error of the difference, in
+energies and in forces.
 
-The score is the sum over energies and forces of log rms error, relative to the backbone's. Its standard error is to
-first order and counts folds and held-out structures as independent.
+The best has the smallest sum over energies and forces of log rms error, relative to the backbone's. Standard errors are
+to first order and count folds and held-out structures as independent.
 """
 
 import math
@@ -45,7 +46,6 @@ class _Squares(NamedTuple):
 
     sums: Tensor  # (n_candidates, n_units)
     before: Tensor  # (n_units,) of the backbone
-    counts: Tensor  # (n_units,)
 
     @property
     def log_ratio(self) -> Tensor:
@@ -54,20 +54,24 @@ class _Squares(NamedTuple):
 
     @property
     def influence(self) -> Tensor:
-        """Of each unit on log rms, (n_candidates, n_units)."""
-        return 0.5 * (self.sums / self.sums.sum(-1, keepdim=True) - self.counts / self.counts.sum())
+        """Of each unit on log rms, but for a constant of the unit, (n_candidates, n_units)."""
+        return 0.5 * self.sums / self.sums.sum(-1, keepdim=True)
 
     @property
     def gain_error(self) -> Tensor:
         """Standard error of the log ratio, (n_candidates,)."""
-        paired = self.sums / self.sums.sum(-1, keepdim=True) - self.before / self.before.sum()
-        return 0.5 * paired.square().sum(-1).sqrt()
+        return (self.influence - 0.5 * self.before / self.before.sum()).square().sum(-1).sqrt()
+
+    def not_worse_than(self, best: int) -> Tensor:
+        """By one standard error of the difference of log rms, (n_candidates,)."""
+        error = (self.influence - self.influence[best]).square().sum(-1).sqrt()
+        return self.log_ratio <= self.log_ratio[best] + error
 
 
 def choose_cautious_mean(
     candidates: list[Posterior], folds: Sequence[Fold], held_out: list[Rows], force_weights: Sequence[float]
 ) -> tuple[Posterior | None, list[Tensor]]:
-    """The smallest correction within one standard error of the best, and what it leaves of the held-out errors.
+    """The smallest correction that is not told apart from the best, and what it leaves of the held-out errors.
 
     ``None``, and the backbone's own errors, where no candidate is better without worsening energies or forces.
 
@@ -88,11 +92,9 @@ def choose_cautious_mean(
     if not allowed.any():
         return None, [rows.targets for rows in held_out]
     best = int(torch.where(allowed, score, torch.inf).argmin())
-    n_units = max(kind.counts.numel() for kind in kinds)
-    influence = sum(torch.nn.functional.pad(kind.influence[best], (0, n_units - kind.counts.numel())) for kind in kinds)
-    limit = score[best] + torch.as_tensor(influence).square().sum().sqrt()
-    near = [number for number in range(len(candidates)) if allowed[number] and score[number] <= limit]
-    chosen = candidates[min(near, key=lambda number: float(candidates[number].mean.norm()))]
+    near = allowed & torch.stack([kind.not_worse_than(best) for kind in kinds]).all(0)
+    numbers = near.nonzero().flatten().tolist()
+    chosen = candidates[min(numbers, key=lambda number: float(candidates[number].mean.norm()))]
     return chosen, [rows.targets - rows.features @ chosen.mean for rows in held_out]
 
 
@@ -107,8 +109,7 @@ def _fold_squares(means: Tensor, rows: Moments) -> _Squares:
     """Σ (r − φ·w)² from the moments of the rows."""
     fitted = torch.einsum("ck,kl,cl->c", means, rows.gram, means) - 2.0 * means @ rows.projection
     sums = (rows.square + fitted).clamp(min=0.0)
-    before = torch.tensor([rows.square], dtype=torch.float64)
-    return _Squares(sums.unsqueeze(-1), before, torch.tensor([float(rows.count)], dtype=torch.float64))
+    return _Squares(sums.unsqueeze(-1), torch.tensor([rows.square], dtype=torch.float64, device=sums.device))
 
 
 def _held_out_squares(candidates: list[Posterior], rows: Rows) -> _Squares:
@@ -119,7 +120,7 @@ def _held_out_squares(candidates: list[Posterior], rows: Rows) -> _Squares:
         return values.new_zeros(*values.shape[:-1], n).index_add(-1, rows.structures, values)
 
     errors = rows.targets - means @ rows.features.T
-    return _Squares(summed(errors.square()), summed(rows.targets.square()), summed(torch.ones_like(rows.targets)))
+    return _Squares(summed(errors.square()), summed(rows.targets.square()))
 
 
 def _joined(parts: list[_Squares]) -> _Squares:
