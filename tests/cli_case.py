@@ -154,6 +154,7 @@ def write_files(folder: Path) -> None:
         "in.extxyz": bare_frames(),
         "start.extxyz": morse_frames(2, seed=7),
         "scan.extxyz": scan_frames(6),
+        "mine.extxyz": morse_frames(9, seed=9),
     }
     for name, frames in files.items():
         ase.io.write(folder / name, frames)
