@@ -71,7 +71,7 @@ def _ways(model: Model, plain: Model, atoms: Atoms) -> dict[str, Callable[[], ob
 
 def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
     graph = build_graph(atoms, model.cutoff, model.dtype)
-    return lambda: model.predict(graph, forces_std=forces_std)
+    return lambda: model.predict(graph, forces_std=forces_std, stress_std=False)
 
 
 def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:

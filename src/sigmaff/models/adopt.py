@@ -57,7 +57,7 @@ def _precision(reading: Reading) -> torch.dtype:
 def _left(host: Potential, train: GraphDataset) -> LabelledStructures:
     """The structures with labels less what the network predicts, in float64: total energies may be large."""
     graphs = (batch.graph for batch in LabelledObservations(host, train).batches())
-    predictions = [host.compute(graph, "none", unseen_elements=False) for graph in graphs]
+    predictions = [host.compute(graph, "none", stress_std=False, unseen_elements=False) for graph in graphs]
     structures, forces = train.structures, train.structures.forces
     if forces is not None:
         predicted = torch.cat([prediction.forces for prediction in predictions]).double().cpu().numpy()
