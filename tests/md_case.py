@@ -50,7 +50,9 @@ class Wells:
     cutoff: float = 3.0
     sites: tuple[tuple[float, ...], ...] = tuple(map(tuple, SITES.tolist()))
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
+    def predict(
+        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction:
         sites = torch.tensor(self.sites, dtype=torch.float64)
         positions = graph.pad(graph.positions.double())
         away = positions - positions.mean(1, keepdim=True) - (sites - sites.mean(0))

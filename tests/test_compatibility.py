@@ -112,7 +112,7 @@ def assert_predicts(
         raw: σ that version 0.1.0 scaled by a calibration, and later ones leave as they are: equal up to one factor.
         redefined: σ that mean something else now, or come from another fit.
     """
-    calculator, results = sigmaff.Calculator(model), []
+    calculator, results = sigmaff.Calculator(model, stress_uncertainty=True), []
     for atoms, wanted in zip(structures, expected, strict=True):
         calculator.calculate(atoms)
         found = calculator.results
@@ -145,7 +145,7 @@ def test_stress_std_of_a_model_without_a_calibration_of_stress_is_raw(path: Path
     for atoms, wanted in zip(
         ase.io.read(path.parent / expected["structures"], ":"), expected["predictions"], strict=True
     ):
-        atoms.calc = sigmaff.Calculator(path)
+        atoms.calc = sigmaff.Calculator(path, stress_uncertainty=True)
         atoms.get_forces()
         assert_close(factor * atoms.calc.results["stress_uncertainty"], wanted["stress_uncertainty"], PREDICTED)
         assert atoms.calc.results["calibrated_uncertainties"] == "energy_uncertainty forces_uncertainty"

@@ -303,7 +303,8 @@ def audit(
         structures: with energies and forces, unseen by the model; the default is the test set of the model.
         name: of the model in the findings.
         ood: structures unlike the training data; labels are optional.
-        backbone: reference model without σ, for the accuracy and speed ratios.
+        backbone: reference model without σ, for the accuracy and speed ratios; by default the network of an adopted
+            model.
         quick: fewer and shorter measurements.
         picoseconds: length of the NVE run; the default depends on ``quick``.
         max_data: largest number of structures, evenly spaced, of ``structures`` and of ``ood``; None: all.

@@ -1,4 +1,4 @@
-"""The method × command matrix: every command, and the calculator, on a model of every method."""
+"""The method × command matrix: every command, and the calculator, on a model of every method, and on an adopted one."""
 
 import json
 import math
@@ -9,16 +9,22 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
+from distributed import LocalCluster
 
-from cli_case import Workspace, fail, morse_frames, succeed
+import toy_host
+from cli_case import Workspace, fail, morse_frames, scan_frames, succeed
 from sigmaff import Calculator, load
 from sigmaff.audit import DESIDERATA
+from sigmaff.models.adopt import host_potential
 from sigmaff.models.file import read_header
 from sigmaff.runs.methods import METHODS, Method
 
 pytest_plugins = ["cli_fixtures"]
 
 N_STRUCTURES = 20  # the least that calibration by one factor accepts
+ADOPTED = "adopted"
+
+on_adopted = pytest.mark.parametrize("cell", [ADOPTED], indirect=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +49,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=METHODS)
-def cell(request: pytest.FixtureRequest, compared: Workspace, files: Path, tmp_path: Path) -> Cell:
+@pytest.fixture(scope="module")
+def adopted(compared: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of another program with a head that was solved on the same split."""
+    path = tmp_path_factory.mktemp("adopted") / "adopted.sigmaff"
+    split = "data.split={n_train: 110, n_validation: 20, n_test: 20}"
+    succeed("adopt", "toy:a", compared / "data.extxyz", "-o", path, "--trust", "--set", split)
+    return path
+
+
+@pytest.fixture(params=[*METHODS, ADOPTED])
+def cell(request: pytest.FixtureRequest, compared: Workspace, adopted: Path, files: Path, tmp_path: Path) -> Cell:
     name = request.param
     return Cell(
-        method=METHODS[name],
-        model=compared / f"run/{name}/model.sigmaff",
+        method=METHODS["fixed_lnk" if name == ADOPTED else name],
+        model=adopted if name == ADOPTED else compared / f"run/{name}/model.sigmaff",
         data=files / "data.extxyz",
         start=files / "start.extxyz",
         folder=tmp_path,
@@ -138,3 +153,63 @@ def test_calculator(cell: Cell) -> None:
     assert ("energy_uncertainty" in atoms.calc.results) == ("energy" in cell.method.std_of)
     if "energy" in cell.method.std_of:
         assert atoms.calc.results["energy_uncertainty"] == pytest.approx(written.info["energy_uncertainty"], rel=1e-3)
+
+
+# --- what an adopted model does as any model does
+
+
+@on_adopted
+def test_adopted_report_along_a_path(cell: Cell) -> None:
+    ase.io.write(cell.output("scan.extxyz"), scan_frames(4))
+    succeed("report", cell.model, cell.data, cell.output("report.html"), "--path", cell.output("scan.extxyz"))
+    assert "scan" in cell.output("report.html").read_text(encoding="utf-8")
+
+
+@on_adopted
+def test_adopted_md_with_a_limit(cell: Cell) -> None:
+    options = ("--steps", "4", "--check-every", "2", "--timestep", "0.1", "--hottest", "1e6")
+    limit = ("--stop-above", "auto", "--error-above", "5", "--risk", "0.2", "--calibration", cell.data)
+    text = succeed("md", cell.model, cell.start, *options, *limit, "--output", cell.output("md"))
+    assert "limit on force σ of an atom" in text
+
+
+@on_adopted
+def test_adopted_guard(cell: Cell) -> None:
+    """Workers label; the model moves in this process."""
+    motion = ("--steps", "2", "--check-every", "2", "--timestep", "0.1", "--hottest", "1e6", "--pilots", "3")
+    promise = ("--error-above", "100", "--risk", "0.5", "--engine", "ase.calculators.morse:MorsePotential")
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=":0", silence_logs="CRITICAL") as cluster:
+        where = ("--scheduler", cluster.scheduler_address, "--output", cell.output("guard"))
+        text = succeed("guard", cell.model, cell.start, *motion, *promise, *where)
+    assert "3 pilot runs" in text
+
+
+@on_adopted
+def test_adopted_models_as_an_ensemble(cell: Cell) -> None:
+    other, joined = cell.output("other.sigmaff"), cell.output("joined.sigmaff")
+    succeed("adopt", "toy:b", cell.data, "-o", other, "--trust")
+    succeed("ensemble", cell.model, other, "-o", joined)
+    energies = [load(path).predict(ase.io.read(cell.start)).energy for path in (cell.model, other, joined)]
+    assert energies[2] == pytest.approx(np.mean(energies[:2]), abs=1e-9)
+
+
+@on_adopted
+def test_adopted_audit_compares_with_the_network_alone(cell: Cell) -> None:
+    """Forces against those of the toy itself, on every structure."""
+    succeed("audit", cell.model, "--data", cell.data, "--quick", "--picoseconds", "0.01", "--json", cell.output("a"))
+    [content] = json.loads(cell.output("a").read_text())
+    findings = {finding["desideratum"]: finding for finding in content["findings"]}
+    assert not [name for name, finding in findings.items() if finding["verdict"] == "not applicable"]
+    frames = ase.io.read(cell.data, ":")
+    labels, errors = np.concatenate([atoms.get_forces() for atoms in frames]), []
+    for model in (load(cell.model), host_potential(toy_host.reading("a"))):
+        forces = np.concatenate([prediction.forces for prediction in model.predict(frames)])
+        errors.append(np.abs(forces - labels).mean())
+    assert findings["Accuracy"]["numbers"]["forces_mae_ratio"] == pytest.approx(errors[0] / errors[1], rel=1e-6)
+
+
+@on_adopted
+@pytest.mark.parametrize("method", ["k_centre", "variance_reduction", "sigma"])
+def test_adopted_selects_by_every_method(cell: Cell, method: str) -> None:
+    succeed("select", cell.model, cell.data, "-n", "2", "--method", method, "-o", cell.output("picked.extxyz"))
+    assert len(ase.io.read(cell.output("picked.extxyz"), ":")) == 2

@@ -48,7 +48,9 @@ class HarmonicPairs:
     def cutoff(self) -> float:
         return CUTOFF
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
+    def predict(
+        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction:
         positions = graph.positions.detach().clone().requires_grad_()
         stretch = graph.with_positions(positions).pair_vectors().norm(dim=1) - 1
         pair_energy = 0.5 * self.stiffness * stretch**2
@@ -393,7 +395,9 @@ def test_all_std_zero_is_not_an_estimate() -> None:
 
 def test_sampled_force_std_of_one_batch_is_said_of_all() -> None:
     class Mixed(HarmonicPairs):
-        def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
+        def predict(
+            self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+        ) -> Prediction:
             large = graph.n_atoms > 4
             prediction = super().predict(graph, forces_std=forces_std)
             return replace(prediction, provenance=replace(EPISTEMIC, forces_std="sampled" if large else "exact"))
@@ -441,7 +445,9 @@ def test_many_components_of_few_structures_are_too_few() -> None:
 
 def test_a_calibrated_predictor_is_refused() -> None:
     class Calibrated(HarmonicPairs):
-        def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
+        def predict(
+            self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+        ) -> Prediction:
             calibration = Calibration(method="scalar", scale=2.0, n_samples=10)
             return calibrated(super().predict(graph, forces_std=forces_std), Calibrations(energy=calibration))
 

@@ -16,7 +16,7 @@ from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.heads import LNKConfig
-from sigmaff.models import Potential
+from sigmaff.models import Ensemble, Model, MonteCarloDropout, MonteCarloDropoutConfig, Potential
 from sigmaff.models.force_std import embedding_tangents, exact_forces_variance, unit_displacements
 
 KERNELS = ("rbf", "matern52", "linear", "rbf+linear")
@@ -149,6 +149,25 @@ def test_none_costs_nothing_and_says_so():
     assert prediction.forces_std is None
     assert prediction.provenance.forces_std is None
     assert prediction.energy_std is not None
+
+
+@pytest.mark.parametrize("wrapper", ["alone", "ensemble", "dropout"])
+def test_stress_std_can_be_left_out(wrapper: str):
+    """Nothing else changes; an ensemble does not take the spread of means alone for it."""
+    potential, graph = potential_with(), graph_of(CRYSTAL)
+    model: Model = potential
+    if wrapper == "ensemble":
+        model = Ensemble([potential, potential_with(kernel="rbf")])
+    elif wrapper == "dropout":
+        model = MonteCarloDropout(
+            Case(backbone=BACKBONES[0].model_copy(update={"dropout": 0.1}), head=LINEAR).build(),
+            MonteCarloDropoutConfig(n_samples=2),
+        )
+    whole, part = model.predict(graph), model.predict(graph, stress_std=False)
+    assert whole.stress_std is not None
+    assert part.stress_std is None
+    for name in ("energy", "energy_std", "forces", "forces_std", "stress"):
+        close(getattr(part, name), getattr(whole, name), rtol=0.0, atol=0.0)
 
 
 def test_tangents_are_the_jacobian():

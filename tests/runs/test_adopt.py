@@ -1,5 +1,6 @@
 """Adopting a network: its own energies, the reference energies of the labels, its model file, and the command."""
 
+import json
 from pathlib import Path
 
 import ase.io
@@ -149,6 +150,37 @@ def test_a_run_adopts(frames: list[Atoms], tmp_path: Path):
     assert header.record.adopted is not None
     assert header.record.adopted.structures == "test"
     assert "finished" in succeed("train", config)
+
+
+SOLVED = ("backbone", "fixed_lnk", "llpr", "shallow_ensemble", "latent_knn", "latent_mixture")
+TRAINED = ("ensemble", "mc_dropout", "evidential", "svgp", "svgp_dkl", "lnk", "mcd_lnk", "fixed_lnk_variational")
+
+
+def test_methods_that_are_solved_are_compared(frames: list[Atoms], tmp_path: Path):
+    """The others are left out with their reason. The second call finds all finished."""
+    ase.io.write(tmp_path / "data.extxyz", frames)
+    config = write_config(
+        tmp_path / "run.yaml",
+        ("model", {"backbone": {"adopt": SOURCE, "trust": True}, "head": {"name": "lnk"}}),
+        ("data.split", {"kind": "random", "n_train": 24, "n_validation": 6}),
+    )
+    named = [text for name in (*SOLVED, *TRAINED) for text in ("--methods", name)]
+    assert "left out" in succeed("compare", config, *named)
+    results = {result["method"]: result for result in json.loads((tmp_path / "run/comparison.json").read_text())}
+    assert results.keys() == {*SOLVED, *TRAINED}
+    for name in SOLVED:
+        assert results[name]["failed"] is None
+        assert results[name]["training_seconds"] == 0
+        assert results[name]["record"]["metrics"]["forces_mae"] > 0
+    for name in TRAINED:
+        assert "an adopted network is not" in results[name]["failed"]
+        assert not (tmp_path / "run" / name).exists()
+    alone, llpr = (sf.load(tmp_path / f"run/{name}/model.sigmaff") for name in ("backbone", "llpr"))
+    assert alone.kind is None
+    np.testing.assert_allclose(llpr.predict(frames[0]).forces, alone.predict(frames[0]).forces, rtol=0, atol=1e-9)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.sigmaff")}
+    succeed("compare", config, *named)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.sigmaff")} == before
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS
+from ase.stress import full_3x3_to_voigt_6_stress
 
 import sigmaff
 from calculator_case import LNK_CONFIG, build_potential, ethanol, water_crystal
@@ -23,6 +25,7 @@ from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Potential
 from sigmaff.models.prediction import Calibration, ForceStdMethod, Prediction
 from sigmaff.simulation import Calculator
+from sigmaff.simulation.md import MDConfig, run_md
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +43,18 @@ class Counting:
 
     def __init__(self, potential: Potential) -> None:
         self.potential = potential
-        self.n_calls = 0
+        self.n_calls = self.n_with_stress_std = 0
 
     @property
     def cutoff(self) -> float:
         return self.potential.cutoff
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
+    def predict(
+        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction:
         self.n_calls += 1
-        return self.potential.predict(graph, forces_std=forces_std)
+        self.n_with_stress_std += stress_std
+        return self.potential.predict(graph, forces_std=forces_std, stress_std=stress_std)
 
 
 class Altered(Counting):
@@ -58,8 +64,10 @@ class Altered(Counting):
         super().__init__(potential)
         self.alter = alter
 
-    def predict(self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto") -> Prediction:
-        return self.alter(super().predict(graph, forces_std=forces_std))
+    def predict(
+        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction:
+        return self.alter(super().predict(graph, forces_std=forces_std, stress_std=stress_std))
 
 
 # --- what it computes
@@ -106,12 +114,12 @@ def test_ase_gets_the_properties_that_it_has_names_for(potential: Potential) -> 
 @pytest.mark.parametrize("structure", [ethanol, water_crystal])
 def test_a_user_sees_which_uncertainties_are_calibrated(structure: Callable[[], Atoms]) -> None:
     potential, atoms = build_potential(LNK_CONFIG), structure()
-    atoms.calc = Calculator(potential)
+    atoms.calc = Calculator(potential, stress_uncertainty=True)
     atoms.get_forces()
     assert atoms.calc.results["calibrated_uncertainties"] == "none"
     raw = dict(atoms.calc.results)
     potential.stress_calibration = Calibration(method="scalar", scale=3.0, n_samples=10)
-    atoms.calc = Calculator(potential)
+    atoms.calc = Calculator(potential, stress_uncertainty=True)
     atoms.get_forces()
     found = atoms.calc.results
     if atoms.pbc.all():
@@ -195,6 +203,34 @@ def test_force_sigma_that_is_off_is_computed_on_request_alone(potential: Potenti
     atoms.positions[0, 0] += 0.1
     atoms.get_forces()
     assert "forces_uncertainty" not in atoms.calc.results
+
+
+def test_stress_sigma_is_computed_on_request_alone(potential: Potential) -> None:
+    model, atoms = Counting(potential), water_crystal()
+    expected = potential.predict(atoms).stress_std
+    assert expected is not None
+    atoms.calc = Calculator(model)
+    atoms.get_stress()
+    assert "forces_uncertainty" in atoms.calc.results
+    assert "stress_uncertainty" not in atoms.calc.results
+    assert model.n_with_stress_std == 0
+    for options in ({}, {"forces_uncertainty": "none"}, {"stress_uncertainty": True}):
+        atoms.calc = Calculator(model, **options)
+        found = atoms.calc.get_property("stress_uncertainty", atoms)
+        np.testing.assert_allclose(found, full_3x3_to_voigt_6_stress(expected))
+    assert model.n_with_stress_std == 3
+    with pytest.raises(ConfigError, match="stress_uncertainty is 'auto'"):
+        Calculator(model, stress_uncertainty="auto")
+
+
+def test_dynamics_does_not_ask_for_stress_sigma(potential: Potential, tmp_path: Path) -> None:
+    model, atoms = Counting(potential), water_crystal()
+    config = MDConfig(steps=2, every=1, hottest=1e9, stop_above=None)
+    frames = ase.io.read(run_md(model, [atoms], config, tmp_path / "md").trajectory(0), ":")
+    assert model.n_calls > 1
+    assert model.n_with_stress_std == 0
+    assert "forces_uncertainty" in frames[-1].arrays
+    assert "stress_uncertainty" not in frames[-1].info
 
 
 # --- when it computes

@@ -18,6 +18,7 @@ from sigmaff.data import LabelledStructures
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.evaluate import Evaluation
 from sigmaff.models import Model
+from sigmaff.models.adopt import network_alone
 from sigmaff.progress import Listener
 
 Evaluated = Callable[[], Evaluation | None]
@@ -71,12 +72,15 @@ def audit(
         structures: of a kind that the subject was trained on; the first ``options.n_structures`` are used.
         data: labelled structures that it was not trained on.
         ood: structures unlike those, labelled or not.
-        backbone: reference model without σ, for the accuracy and speed ratios.
+        backbone: reference model without σ, for the accuracy and speed ratios; ``None``: an adopted network alone, if
+            the model has one.
     """
     if not structures:
         raise DataError("an audit needs at least one structure of a kind that the model knows")
     listener = listener or Listener()
     few = list(structures)[: options.n_structures]
+    if backbone is None and subject.model is not None:
+        backbone = network_alone(subject.model)
     measurements = _measurements(subject, few, data, ood, backbone, options, listener)
 
     def measured(name: str) -> Finding:

@@ -1,7 +1,6 @@
 """Desideratum 6: σ costs little beside the energy and forces themselves."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 
 import numpy as np
 from ase import Atoms
@@ -64,14 +63,13 @@ def _ways(model: Model, plain: Model, atoms: Atoms) -> dict[str, Callable[[], ob
     if with_forces_std().forces_std is not None:
         ways["model, with force σ"] = with_forces_std
     if plain.n_passes == 1:
-        copies = Ensemble([deepcopy(plain.potentials[0]) for _ in range(N_MEMBERS)])
-        ways["ensemble"] = _call(copies, atoms, "none")
+        ways["ensemble"] = _call(Ensemble(plain.potentials * N_MEMBERS), atoms, "none")  # weights do not matter
     return ways
 
 
 def _call(model: Model, atoms: Atoms, forces_std: ForceStdMethod) -> Callable[[], Prediction]:
     graph = build_graph(atoms, model.cutoff, model.dtype)
-    return lambda: model.predict(graph, forces_std=forces_std)
+    return lambda: model.predict(graph, forces_std=forces_std, stress_std=False)
 
 
 def _calls(subject: Subject, atoms: Atoms, n_rounds: int) -> Finding:

@@ -81,7 +81,7 @@ def select(
     with progress() as terminal:
         terminal.stage("predicting σ of the candidates")
         dataset = dataset_for(loaded, structures)
-        frames = predict_structures(loaded, dataset, 64, "auto", terminal)
+        frames = predict_structures(loaded, dataset, 64, "auto", terminal, stress_std=False)
         if words := replaced_method(loaded, settings.method):
             terminal.warn(words)
         terminal.stage("selecting")

@@ -229,7 +229,7 @@ def evaluate_predictor(
         stop = min(start + batch_size, len(dataset))
         graph, known = dataset.batch(range(start, stop))
         began = time.perf_counter()
-        prediction = predictor.predict(graph, forces_std=forces_std)
+        prediction = predictor.predict(graph, forces_std=forces_std, stress_std=known.stress is not None)
         predictions.append(prediction.with_each(lambda tensor, _: tensor.detach().cpu()))  # frees the device
         seconds += time.perf_counter() - began
         _require_raw(prediction, name)

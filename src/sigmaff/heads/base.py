@@ -101,7 +101,7 @@ class HeadSettings(Settings):
         """Whether the head is trained in a loop that starts from a trained backbone."""
         return self.takes_backbone and self.stages[-1] != "solve"
 
-    def sized_for(self, train: Observations, seed: int) -> Self:
+    def sized_for(self, train: Observations, seed: int, listener: Listener) -> Self:
         """The settings of the head that is solved on these data, where its size follows from them."""
         return self
 

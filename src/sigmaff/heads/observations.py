@@ -143,6 +143,7 @@ class Observations(ABC):
     """Labelled structures on a frozen backbone."""
 
     scale: float  # eV per normalised unit
+    elements: tuple[int, ...]  # atomic numbers, in order
     has_forces: bool
     unseen_by_backbone: bool  # whether these labels had no part in the weights of the backbone
     n_atoms: Tensor  # (n_structures,)

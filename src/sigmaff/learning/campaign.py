@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from ase import Atoms
 
-from sigmaff.data import read_structures
+from sigmaff.backbones import AdoptConfig
+from sigmaff.data import label_structures, read_structures, require_elements
 from sigmaff.data.labelling import require_engine
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
@@ -35,9 +36,11 @@ from sigmaff.learning.labels import (
 from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
 from sigmaff.learning.selection import Pick, in_window, largest_std, possible_method, replaced_method, select
 from sigmaff.learning.start import start_structures
+from sigmaff.models.adopt import read_potential
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures
 from sigmaff.progress import Listener
+from sigmaff.runs.stages import UNKNOWN_TO_HOST
 from sigmaff.tasks import workers
 
 TEST_MEASURES = (
@@ -85,7 +88,8 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
 def _require_packages(config: CampaignConfig) -> None:
     """Raise ``ConfigError`` for a missing package now, not after hours."""
     tensorboard = ["tensorboard"] if config.training.tensorboard else []
-    require("a campaign", "lightning_fabric", *tensorboard, "distributed", "jinja2", "matplotlib")
+    training = ["lightning_fabric", *tensorboard] if config.trains else []
+    require("a campaign", *training, "distributed", "jinja2", "matplotlib")
     if config.cluster.scheduler is None:  # else the engine runs where that scheduler's workers are
         require_engine(config.engine)
 
@@ -118,6 +122,11 @@ class _Campaign:
     def _begin(self, round_: Round) -> None:
         if not round_.selected.exists():
             structures = start_structures(self.config.start, self._rng(0, 0))
+            if isinstance(backbone := self.config.model.backbone, AdoptConfig):
+                self.listener.stage(f"reading {backbone.adopt}")
+                require_elements(
+                    label_structures(structures, ()), read_potential(backbone).elements, reason=UNKNOWN_TO_HOST
+                )
             if self.config.start.use_labels:
                 for index, atoms in enumerate(structures):
                     keep_label(round_, index, atoms)
@@ -218,7 +227,6 @@ class _Campaign:
 
     def _summary(self, round_: Round, labelled: Sequence[Atoms], n_set_aside: int) -> RoundSummary:
         record = load(round_.model).record
-        assert record.backbone is not None  # written by fit_round
         return RoundSummary(
             round=round_.number,
             n_labels=len(labelled),

@@ -5,6 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.config import Settings
 from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.data.labelling import EngineConfig
@@ -123,7 +124,10 @@ class SelectConfig(Settings):
 
 
 class RetrainConfig(Settings):
-    """When the backbone is trained on new labels. In other rounds only the head is fitted, which is fast."""
+    """When the backbone is trained on new labels. In other rounds only the head is fitted, which is fast.
+
+    Not for an adopted network: in every round only its head is fitted.
+    """
 
     every: int | None = Field(default=None, ge=1, description="train every n-th round; null: by growth")
     growth: float | None = Field(
@@ -184,9 +188,19 @@ class CampaignConfig(Settings):
     output: Path = Field(default=Path("campaign"), description="directory of the campaign")
     seed: int = Field(default=0, ge=0, description="random seed")
 
+    @property
+    def trains(self) -> bool:
+        """Whether a network is trained: an adopted one is not, and each round only solves for its head."""
+        return not isinstance(self.model.backbone, AdoptConfig)
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Raise an error for contradictions before the first label is computed."""
+        if isinstance(self.model.backbone, HostConfig):
+            raise ValueError("model.backbone describes a network without its weights; write adopt: its source")
+        for name, unset in (("training", TrainingConfig()), ("retrain", RetrainConfig())):
+            if not self.trains and getattr(self, name) != unset:
+                raise ValueError(f"{name}: an adopted network is not trained, only its head is solved; leave it out")
         run = self.run(Path("dataset.extxyz"), Path("fit"), None)
         if not run.has_std and not (self.select.method == "random" and self.explore.trust_below is None):
             raise ValueError(

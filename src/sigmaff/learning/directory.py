@@ -11,12 +11,14 @@ import ase.io
 from ase import Atoms
 from pydantic import BeforeValidator, Field
 
+from sigmaff.backbones import AdoptConfig
 from sigmaff.config import with_unnamed
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
 from sigmaff.heads import LNKConfig
 from sigmaff.heads.base import FORMER_DEFAULTS, SAMPLING
 from sigmaff.learning.config import FREE, CampaignConfig, SelectConfig
+from sigmaff.models.adopt import network_file
 from sigmaff.progress import Listener
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ class CampaignFile(RunFile):
     """``campaign.json``: the campaign that a directory belongs to."""
 
     settings: Annotated[dict[str, Any], BeforeValidator(_current)]  # by dotted name
-    files: dict[str, str]  # SHA-256 of each file of structures
+    files: dict[str, str]  # SHA-256 of each file of structures, and of an adopted network
     versions: dict[str, str] = Field(
         default_factory=lambda: {name: version(name) for name in ("sigmaff", "torch", "ase", "numpy", "tblite")}
     )
@@ -160,7 +162,10 @@ def _decisive(config: CampaignConfig) -> dict[str, Any]:
 
 
 def _digests(config: CampaignConfig) -> dict[str, str]:
-    paths = [source.path for source in (config.start.source, config.explore.pool, config.test) if source is not None]
+    sources = (config.start.source, config.explore.pool, config.test)
+    backbone = config.model.backbone
+    network = network_file(backbone) if isinstance(backbone, AdoptConfig) else None
+    paths = [source.path for source in sources if source is not None] + ([] if network is None else [network])
     if missing := [path for path in paths if not path.is_file()]:
         raise DataError(f"{missing[0]} does not exist")
     return {str(path): file_digest(path) for path in paths}

@@ -139,7 +139,7 @@ class _Explorer:
     def _predicted(self, frames: Sequence[Atoms]) -> list[Atoms]:
         """Copies with energy, forces and calibrated σ of the model."""
         dataset = dataset_for(self.model, label_structures([bare_copy(atoms) for atoms in frames], ()))
-        return predict_structures(self.model, dataset, BATCH_SIZE, "auto", self.context.listener)
+        return predict_structures(self.model, dataset, BATCH_SIZE, "auto", self.context.listener, stress_std=False)
 
     def _share_above(self, frames: Sequence[Atoms], n_wanted: int) -> float | None:
         """Of the frames asked for, those beyond the limit, and those never reached because a replica was stopped."""

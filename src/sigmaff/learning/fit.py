@@ -27,7 +27,7 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     n_train = len(labelled) - len(held_out)
     last = read_file(round_.before.summary, RoundSummary).backbone if round_.number else None
     trained = None if last is None else Round(last.round, round_.folder).backbone
-    is_due = last is None or config.retrain.due(round_.number - last.round, n_train, last.n_train)
+    is_due = config.trains and (last is None or config.retrain.due(round_.number - last.round, n_train, last.n_train))
     training = RoundTraining(
         run=config.run(round_.dataset, round_.path / "fit", None if is_due else trained),
         held_out=tuple(held_out),
@@ -42,7 +42,7 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
             structures = structures.subset(drawn)
         reasons = calibrate(model, dataset_for(model, structures), config.calibration, context.listener)
         record = record.model_copy(update={"uncalibrated": reasons})
-    backbone = BackboneRecord(round=round_.number, n_train=n_train) if last is None or is_due else last
+    backbone = BackboneRecord(round=round_.number, n_train=n_train) if is_due else last
     record = record.model_copy(update={"backbone": backbone, "seconds": time.monotonic() - started})
     model.record = record_of(training.run, data.split, record)
     save(model, round_.model)

@@ -57,7 +57,7 @@ class RoundSummary(_File):
     n_selected: int
     n_set_aside: int  # of all rounds so far
     engine_calls: int  # of all rounds so far
-    backbone: BackboneRecord
+    backbone: BackboneRecord | None = None  # None: the network is adopted
     seconds: float | None  # of training and calibration
     fresh: FreshErrors | None  # of the selected labels of this round
     random: FreshErrors | None = None  # of its labels drawn at random from the exploration, which are held out

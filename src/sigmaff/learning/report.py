@@ -40,7 +40,7 @@ def _round(directory: Directory, summary: RoundSummary) -> CampaignRound:
     return CampaignRound(
         **summary.model_dump(include={"n_labels", "n_new", "n_held_out", "n_set_aside", "engine_calls"}),
         number=summary.round,
-        trained=summary.backbone.round == summary.round,
+        trained=summary.backbone is not None and summary.backbone.round == summary.round,
         seconds=summary.seconds or 0.0,
         limit=None if explored is None or explored.limit is None else explored.limit.value,
         share_above=None if explored is None else explored.share_above,

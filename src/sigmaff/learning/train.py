@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from sigmaff.backbones import AdoptConfig
 from sigmaff.config import Settings
 from sigmaff.data import Split, read_structures
 from sigmaff.errors import ConfigError, SigmaffError
@@ -59,7 +60,8 @@ def train_round(
     if run.ensemble is not None:
         members = _on_workers(training, run.ensemble.size, workers, listener)
         return make_ensemble(run.ensemble, members, listener)
-    only_solves = run.backbone_from is not None and "solve" in run.model.head.stages
+    is_given = run.backbone_from is not None or isinstance(run.model.backbone, AdoptConfig)
+    only_solves = is_given and "solve" in run.model.head.stages
     if run.training.devices > 1 and not only_solves:
         return _on_devices(training, listener)
     made = train_here(training, data, listener)

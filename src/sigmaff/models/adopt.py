@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sigmaff.backbones.hosts import AdoptConfig, Reading, read_host
+from sigmaff.backbones.hosts import AdoptConfig, Host, Reading, read_host
 from sigmaff.data import DatasetStatistics, GraphDataset, LabelledStructures, ReferenceEnergies, compute_statistics
 from sigmaff.data.statistics import by_number
 from sigmaff.errors import DataError
 from sigmaff.heads import DeterministicConfig
+from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.solve import LabelledObservations
 
@@ -23,8 +24,8 @@ def read_potential(config: AdoptConfig) -> Potential:
 
     What was read last is kept as long as its file is the same: the steps of a run share it.
     """
-    path = Path(config.adopt.partition(":")[2])
-    state = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+    path = network_file(config)
+    state = None if path is None else (path.stat().st_mtime_ns, path.stat().st_size)
     return _read(config.adopt, config.trust, state)
 
 
@@ -45,6 +46,20 @@ def host_potential(reading: Reading) -> Potential:
     return potential.eval().requires_grad_(False)
 
 
+def network_file(config: AdoptConfig) -> Path | None:
+    """The file that a source names; ``None`` if it is a name that the host's package knows."""
+    path = Path(config.adopt.partition(":")[2]).expanduser()
+    return path if path.is_file() else None
+
+
+def network_alone(model: Model) -> Potential | None:
+    """The adopted network of a model, with the reference energies of its labels; ``None`` if it has none."""
+    potential = model.potentials[0]
+    if not isinstance(potential.backbone, Host):
+        return None
+    return potential.with_head(DeterministicConfig()).eval().requires_grad_(False)
+
+
 def _precision(reading: Reading) -> torch.dtype:
     """That of most of the host's numbers; constants may be more precise."""
     sizes = {torch.float32: 1, torch.float64: 0}
@@ -57,7 +72,7 @@ def _precision(reading: Reading) -> torch.dtype:
 def _left(host: Potential, train: GraphDataset) -> LabelledStructures:
     """The structures with labels less what the network predicts, in float64: total energies may be large."""
     graphs = (batch.graph for batch in LabelledObservations(host, train).batches())
-    predictions = [host.compute(graph, "none", unseen_elements=False) for graph in graphs]
+    predictions = [host.compute(graph, "none", stress_std=False, unseen_elements=False) for graph in graphs]
     structures, forces = train.structures, train.structures.forces
     if forces is not None:
         predicted = torch.cat([prediction.forces for prediction in predictions]).double().cpu().numpy()

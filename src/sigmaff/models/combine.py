@@ -11,7 +11,7 @@ from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, jo
 QUANTITIES = ("energy", "forces", "stress")
 
 
-def combine(predictions: list[Prediction], method: str, forces_std: ForceStdMethod) -> Prediction:
+def combine(predictions: list[Prediction], method: str, forces_std: ForceStdMethod, *, stress_std: bool) -> Prediction:
     """Mean, and by the law of total variance Var = Var(means) + Mean(variances), the first of them unbiased.
 
     Shares of atoms have a mean and no σ: members divide the same energy among its atoms as they like.
@@ -19,11 +19,13 @@ def combine(predictions: list[Prediction], method: str, forces_std: ForceStdMeth
     Arguments:
         method: name of what made the predictions; their own method is added to it if they have a σ of their own.
         forces_std: "none" leaves out all σ except that of the energies of structures, as for a single potential.
+        stress_std: whether stress has a σ; without that of the members there is none.
     """
     own, of_atoms = predictions[0].provenance, forces_std != "none"
     members = {name: _stacked(predictions, name) for name in (*QUANTITIES, "node_energy")}
     values: dict[str, Any] = {name: None if stack is None else stack.mean(-1) for name, stack in members.items()}
-    for name in QUANTITIES if of_atoms else ("energy",):
+    wanted = {"energy": True, "forces": of_atoms, "stress": of_atoms and stress_std}
+    for name in (name for name in QUANTITIES if wanted[name]):
         values[f"{name}_std"] = _total_std(members[name], _stacked(predictions, f"{name}_std"))
     return Prediction(
         **values,

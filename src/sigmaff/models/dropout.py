@@ -54,7 +54,9 @@ class MonteCarloDropout(Model):
     def n_passes(self) -> int:
         return self.config.n_samples
 
-    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
+    def compute(
+        self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
+    ) -> Prediction:
         """Force σ is the spread of the forces; "none" leaves it out.
 
         To it adds the σ of forces and stress that the head itself has, of the network without dropout.
@@ -67,14 +69,14 @@ class MonteCarloDropout(Model):
             while len(samples) < n_samples:
                 n = min(n_at_once, n_samples - len(samples))
                 together = batch_graphs([graph] * n)
-                prediction = self.potential.compute(together, "none", unseen_elements=unseen_elements)
+                prediction = self.potential.compute(together, "none", stress_std=False, unseen_elements=unseen_elements)
                 parts = split_prediction(prediction, together)
                 size = graph.n_structures
                 samples += [concatenate(parts[k * size : (k + 1) * size]) for k in range(n)]
-        combined = combine(samples, "mc dropout", forces_std)
+        combined = combine(samples, "mc dropout", forces_std, stress_std=stress_std)
         if forces_std == "none" or self.potential.kind is None:
             return combined
-        own = self.potential.compute(graph, forces_std, unseen_elements=unseen_elements)
+        own = self.potential.compute(graph, forces_std, stress_std=stress_std, unseen_elements=unseen_elements)
         return replace(
             combined,
             forces_std=_added(combined.forces_std, own.forces_std),

@@ -55,15 +55,20 @@ class Ensemble(Model):
             raise ConfigError("only an ensemble of potentials with deterministic heads can be compiled")
         self._compiled = torch.compile(_Networks(self.potentials), dynamic=True)
 
-    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
+    def compute(
+        self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
+    ) -> Prediction:
         graphs = self._graphs(graph, unseen_elements)
         members = list(zip(self.potentials, graphs, strict=True))
         if self._compiled is None:
-            found = [member.compute(own, forces_std, unseen_elements=unseen_elements) for member, own in members]
+            found = [
+                member.compute(own, forces_std, stress_std=stress_std, unseen_elements=unseen_elements)
+                for member, own in members
+            ]
         else:
             values = self._compiled(graphs)
             found = [member.in_physical_units(own, *v) for (member, own), v in zip(members, values, strict=True)]
-        return combine(found, "ensemble", forces_std)
+        return combine(found, "ensemble", forces_std, stress_std=stress_std)
 
     def _graphs(self, graph: AtomicGraph, unseen_elements: bool) -> list[AtomicGraph]:
         """What each member sees; members of one cutoff see the same, prepared once."""

@@ -95,7 +95,12 @@ class Model(nn.Module, ABC):
         return self.potentials[0].device
 
     def predict_raw(
-        self, graph: AtomicGraph, *, forces_std: ForceStdMethod = "auto", unseen_elements: bool = False
+        self,
+        graph: AtomicGraph,
+        *,
+        forces_std: ForceStdMethod = "auto",
+        stress_std: bool = True,
+        unseen_elements: bool = False,
     ) -> Prediction:
         """Energies, forces and the method's own σ in eV and Å, before calibration; as in evaluation mode.
 
@@ -112,7 +117,7 @@ class Model(nn.Module, ABC):
                 self.eval()
             with torch.no_grad():
                 way: ForceStdMethod = "none" if forces_std == "energy" else forces_std
-                prediction = self.compute(graph, way, unseen_elements=unseen_elements)
+                prediction = self.compute(graph, way, stress_std=stress_std, unseen_elements=unseen_elements)
                 if forces_std == "energy":
                     prediction = self._with_energy_force_std(prediction, graph)
                 if prediction.energy_std is not None:
@@ -161,7 +166,9 @@ class Model(nn.Module, ABC):
         return torch.as_tensor(self.potentials[0].statistics.composition_std(counts), device=self.device)
 
     @abstractmethod
-    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
+    def compute(
+        self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
+    ) -> Prediction:
         """As ``predict_raw``, called in evaluation mode, without gradients of weights; references not known are 0."""
 
     def _without_energies(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
@@ -180,16 +187,30 @@ class Model(nn.Module, ABC):
         return prediction.with_each(masked)
 
     @overload
-    def predict(self, structures: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction: ...
+    def predict(
+        self, structures: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction: ...
 
     @overload
     def predict(
-        self, structures: Sequence[Atoms], /, *, forces_std: ForceStdMethod = "auto", batch_size: int = 32
+        self,
+        structures: Sequence[Atoms],
+        /,
+        *,
+        forces_std: ForceStdMethod = "auto",
+        stress_std: bool = True,
+        batch_size: int = 32,
     ) -> list[StructurePrediction]: ...
 
     @overload
     def predict(
-        self, structures: Atoms, /, *, forces_std: ForceStdMethod = "auto", batch_size: int = 32
+        self,
+        structures: Atoms,
+        /,
+        *,
+        forces_std: ForceStdMethod = "auto",
+        stress_std: bool = True,
+        batch_size: int = 32,
     ) -> StructurePrediction: ...
 
     def predict(
@@ -198,6 +219,7 @@ class Model(nn.Module, ABC):
         /,
         *,
         forces_std: ForceStdMethod = "auto",
+        stress_std: bool = True,
         batch_size: int = 32,
     ) -> Prediction | StructurePrediction | list[StructurePrediction]:
         """Energies, forces and σ in eV and Å. ``provenance.calibrated`` names the quantities whose σ is calibrated.
@@ -206,15 +228,16 @@ class Model(nn.Module, ABC):
             structures: an ASE structure gives one ``StructurePrediction`` (NumPy), a sequence a list of them, and an
                 ``AtomicGraph`` one ``Prediction`` (tensors) for the whole batch.
             forces_std: how to compute force σ; see ``ForceStdMethod``.
+            stress_std: whether to compute stress σ of periodic structures too, where force σ has derivatives.
             batch_size: structures predicted at once, at most; fewer if they are large.
         """
         if isinstance(structures, AtomicGraph):
-            raw = self.predict_raw(structures, forces_std=forces_std)
+            raw = self.predict_raw(structures, forces_std=forces_std, stress_std=stress_std)
             if self.forces_calibration is not None and self.forces_calibration.growth is not None:
                 raw = self.with_component_std(raw, structures)
             return calibrated(raw, self.calibrations)
         if isinstance(structures, Atoms):
-            return self.predict([structures], forces_std=forces_std)[0]
+            return self.predict([structures], forces_std=forces_std, stress_std=stress_std)[0]
         if not structures:
             return []
         given = LabelledStructures(
@@ -229,7 +252,8 @@ class Model(nn.Module, ABC):
         found: list[StructurePrediction] = []
         for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
             graph, _ = dataset.batch(indices)
-            found += map(structure_prediction, split_prediction(self.predict(graph, forces_std=forces_std), graph))
+            prediction = self.predict(graph, forces_std=forces_std, stress_std=stress_std)
+            found += map(structure_prediction, split_prediction(prediction, graph))
         return found
 
 
@@ -244,6 +268,10 @@ class Uncalibrated:
     def cutoff(self) -> float:
         return self.model.cutoff
 
-    def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction:
-        raw = self.model.predict_raw(graph, forces_std=forces_std, unseen_elements=self.unseen_elements)
+    def predict(
+        self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction:
+        raw = self.model.predict_raw(
+            graph, forces_std=forces_std, stress_std=stress_std, unseen_elements=self.unseen_elements
+        )
         return self.model.with_component_std(raw, graph)

@@ -181,7 +181,9 @@ class Potential(Model):
             forces = (labels.forces / self.statistics.scale).to(self.dtype)
         return energy, forces
 
-    def compute(self, graph: AtomicGraph, forces_std: ForceStdMethod, *, unseen_elements: bool) -> Prediction:
+    def compute(
+        self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
+    ) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
@@ -191,7 +193,7 @@ class Potential(Model):
                 features = response.embeddings
                 distribution, forces, virial, samples = self.responses(graph, response, sampled=how == "sampled")
                 variance = forces_variance(response, self.head, graph, exactly, samples)
-                if graph.cell is not None:
+                if stress_std and graph.cell is not None:
                     stress_variance = virial_variance(response, self.head, graph)
             else:
                 distribution, features, forces, virial = self.derivatives(graph)

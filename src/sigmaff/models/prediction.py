@@ -136,7 +136,9 @@ class Predictor(Protocol):
     @property
     def cutoff(self) -> float: ...
 
-    def predict(self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto") -> Prediction: ...
+    def predict(
+        self, graph: AtomicGraph, /, *, forces_std: ForceStdMethod = "auto", stress_std: bool = True
+    ) -> Prediction: ...
 
 
 @dataclass(frozen=True, kw_only=True)

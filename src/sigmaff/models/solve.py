@@ -53,9 +53,10 @@ def solve_head(
     if (dtype := HEADS[config.name].solved_in) not in (None, base.dtype):
         base = deepcopy(base)
         base.set_precision(dtype)
-    solved = base.with_head(config.sized_for(LabelledObservations(base, train), seed))
+    listener = listener or Listener()
+    solved = base.with_head(config.sized_for(LabelledObservations(base, train), seed, listener))
     known, unknown = (LabelledObservations(base, dataset, solved) for dataset in (train, held_out))
-    summary = solved.head.solve(known, unknown, seed=seed, listener=listener or Listener())
+    summary = solved.head.solve(known, unknown, seed=seed, listener=listener)
     return solved, summary
 
 
@@ -65,7 +66,7 @@ class LabelledObservations(Observations):
     def __init__(self, potential: Potential, dataset: GraphDataset, features: Potential | None = None) -> None:
         """features: the potential whose head takes the features of atoms, if it is another one."""
         self.potential, self.dataset, self.features = potential, dataset, features or potential
-        self.scale = potential.statistics.scale
+        self.scale, self.elements = potential.statistics.scale, potential.elements
         self.has_forces = dataset.structures.forces is not None
         self.unseen_by_backbone = isinstance(potential.backbone, Host)
         self.n_atoms, self.n_pairs = dataset.n_atoms, dataset.n_pairs

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from sigmaff.backbones import AdoptConfig
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.datasets import dataset_for
@@ -45,7 +46,7 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     """Train or fit methods, each in its own directory within ``config.output``. Finished methods are kept.
 
     Methods share one backbone where they can; it is the first member of the ensemble. A method that fails is reported,
-    and the others continue.
+    and the others continue. An adopted network is not trained: methods that would train are left out.
 
     Arguments:
         names: of methods, or ``all``.
@@ -53,17 +54,19 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     """
     chosen = _in_order(set(names))
     config = settled(config)
+    reasons = _left_out(config, chosen, listener)
+    made = [name for name in chosen if name not in reasons]
     structures = load_data(config).validation.structures
     methods = METHODS | ensemble_members(METHODS["ensemble"].n_members)
-    jobs = method_jobs(methods, chosen, lambda method: method.settings(config), force=chosen if force else ())
+    jobs = method_jobs(methods, made, lambda method: method.settings(config), force=made if force else ())
     folder = JobFolder(config.output)
     results = run_jobs(jobs, folder, listener)
-    models = {name: load(folder.model(name)) for name in chosen if results[name].status == "done"}
+    models = {name: load(folder.model(name)) for name in made if results[name].status == "done"}
     listener.stage("timing")
-    milliseconds = _milliseconds(models, structures.subset(range(TIMED_STRUCTURES)), listener)
-    compared = [
-        _result(name, folder, models.get(name), milliseconds.get(name, {}), results[name].reason) for name in chosen
-    ]
+    timed = structures.subset(range(min(TIMED_STRUCTURES, len(structures))))
+    milliseconds = _milliseconds(models, timed, listener)
+    reasons |= {name: results[name].reason for name in made}
+    compared = [_result(name, folder, models.get(name), milliseconds.get(name, {}), reasons[name]) for name in chosen]
     return _with_differences(compared, models, folder, config, listener)
 
 
@@ -78,6 +81,17 @@ def _with_differences(
             tests[name] = tested(model, folder.model(name), config.ood, listener)
     found = method_differences(tests)
     return [replace(result, differences=found.get(result.method, {})) for result in results]
+
+
+def _left_out(config: RunConfig, names: Sequence[str], listener: Listener) -> dict[str, str | None]:
+    """Methods that cannot be compared on an adopted network, with the reason."""
+    if not isinstance(config.model.backbone, AdoptConfig):
+        return {}
+    trained = {name: METHODS[name].trains for name in names}
+    found = {name: f"left out: {what}, and an adopted network is not" for name, what in trained.items() if what}
+    if found:
+        listener.tell(f"left out, as an adopted network is not trained: {', '.join(found)}")
+    return dict(found)
 
 
 def _in_order(names: set[str]) -> list[str]:

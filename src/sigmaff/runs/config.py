@@ -9,7 +9,7 @@ from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.config import Settings
 from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.evaluation import CalibrationMethod
-from sigmaff.heads import HEADS, LNKConfig
+from sigmaff.heads import HEADS, DeterministicConfig, LNKConfig
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
 from sigmaff.training import TrainingConfig
 
@@ -76,7 +76,8 @@ class RunConfig(Settings):
         head = self.model.head
         if isinstance(head, LNKConfig) and head.fit == "closed_form" and head.unsolvable:
             raise ValueError(f"model.head: {head.unsolvable}")
-        if isinstance(self.model.backbone, AdoptConfig | HostConfig) and head.stages != ("backbone", "solve"):
+        is_kept = head.stages == ("backbone", "solve") or isinstance(head, DeterministicConfig)
+        if isinstance(self.model.backbone, AdoptConfig | HostConfig) and not is_kept:
             text = "an adopted network is not trained; choose a head that is solved, as lnk is"
             raise ValueError(f"model.head: {text}")
         if isinstance(self.model.backbone, AdoptConfig | HostConfig) and (self.ensemble or self.backbone_from):

@@ -66,6 +66,16 @@ class Method:
         return ("backbone",) if self.takes_backbone else ()
 
     @property
+    def trains(self) -> str | None:
+        """What it trains, for people; ``None`` if it is solved on any network."""
+        if self.ensemble is not None:
+            return "its members are trained from other seeds"
+        if self.dropout > 0:
+            return "its network is trained with dropout"
+        is_solved = "solve" in self.head.stages or self.head == DETERMINISTIC
+        return None if is_solved else "it is trained"
+
+    @property
     def n_members(self) -> int:
         return 1 if self.ensemble is None else self.ensemble.size
 

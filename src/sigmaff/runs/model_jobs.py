@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from sigmaff.backbones import AdoptConfig
 from sigmaff.errors import ConfigError
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load, load_potential, read_header
@@ -46,13 +47,17 @@ class ModelJob(Job):
 
 
 class TrainJob(ModelJob):
-    """Trains a model. A head that comes after its backbone takes the backbone of the job that it needs."""
+    """Trains a model. A head that comes after its backbone takes the backbone of the job that it needs.
+
+    An adopted network is read, not taken from a file.
+    """
 
     kind: ClassVar[str] = "Trained"
 
     def settings(self, folder: JobFolder) -> RunConfig:
         config = super().settings(folder)
-        if not self.after or not config.model.head.takes_backbone:
+        is_adopted = isinstance(config.model.backbone, AdoptConfig)
+        if not self.after or not config.model.head.takes_backbone or is_adopted:
             return config
         return config.model_copy(update={"backbone_from": folder.model(self.after[0])})
 

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmaff.backbones import Host
 from sigmaff.data import GraphDataset, read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
-from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Model, Potential
+from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
 from sigmaff.models.record import AdoptedRecord
 from sigmaff.progress import Listener
@@ -90,7 +89,7 @@ def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) ->
         reasons = calibrate(model, data.validation, config.calibration, listener)
         record = record.model_copy(update={"uncalibrated": reasons})
     tested = {} if data.test is None else _tested(config, model, data.test, listener)
-    if (host := _host_of(model)) is not None:
+    if model.kind is not None and (host := network_alone(model)) is not None:
         tested["adopted"] = _beside(host, model, data, listener)
     record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
@@ -120,12 +119,6 @@ def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Liste
     evaluation = evaluate(model, test, name="test", listener=listener)
     ood = {name: _compared(model, evaluation, name, other, listener) for name, other in config.ood.items()}
     return {"metrics": summarize(evaluation), "ood": ood}
-
-
-def _host_of(model: Model) -> Potential | None:
-    """An adopted network alone, with the reference energies of the labels."""
-    potential = model.potentials[0]
-    return potential.with_head(DeterministicConfig()) if isinstance(potential.backbone, Host) else None
 
 
 def _beside(host: Potential, model: Model, data: RunData, listener: Listener) -> AdoptedRecord:

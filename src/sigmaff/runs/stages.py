@@ -135,7 +135,8 @@ class _Stages:
 
     def execute(self, stage: Stage, before: Potential | None) -> Potential:
         if before is None:
-            return self._backbone() if stage == "backbone" else self._from_scratch()
+            is_adopted = isinstance(self.config.model.backbone, AdoptConfig | HostConfig)
+            return self._backbone() if stage == "backbone" or is_adopted else self._from_scratch()
         return {"joint": self._joint, "head": self._head, "solve": self._solve}[stage](before)
 
     def _backbone(self) -> Potential:

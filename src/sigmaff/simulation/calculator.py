@@ -30,7 +30,7 @@ class Calculator(AseCalculator):
     | ``energy_uncertainty`` | | σ of the energy, eV |
     | ``energies_uncertainty`` | (n_atoms,) | how unusual an atom's surroundings are, eV; raw, for colouring atoms |
     | ``forces_uncertainty`` | (n_atoms, 3) | σ of each component, eV/Å |
-    | ``stress_uncertainty`` | (6,) | σ of each component, eV/Å³; structures with a periodic cell |
+    | ``stress_uncertainty`` | (6,) | σ of each component, eV/Å³; structures with a periodic cell; if asked for |
     | ``calibrated_uncertainties`` | | names of those that are calibrated, or "none"; all others are raw |
     | ``energy_ensemble`` | (n_members,) | eV, of every member of an ensemble, or dropout sample |
     | ``forces_ensemble`` | (n_atoms, 3, n_members) | eV/Å, the same |
@@ -41,7 +41,7 @@ class Calculator(AseCalculator):
 
     name = "sigmaff"
     implemented_properties: ClassVar[list[str]] = [*ASE_NAMES.values(), "free_energy"]
-    default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto"}
+    default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto", "stress_uncertainty": False}
     discard_results_on_any_change = True
     ignored_changes: ClassVar[set[str]] = {"initial_charges", "initial_magmoms"}
 
@@ -50,12 +50,15 @@ class Calculator(AseCalculator):
         model: str | Path | Predictor,
         *,
         forces_uncertainty: ForceStdMethod = "auto",
+        stress_uncertainty: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
         """
         model: a model file, or a model in evaluation mode.
         forces_uncertainty: how force σ is computed with every calculation; "none": only when
             ``get_property("forces_uncertainty")`` asks for it, which makes each step of a simulation cheaper.
+        stress_uncertainty: whether stress σ is computed beside force σ with every calculation; False: only when
+            ``get_property("stress_uncertainty")`` asks for it.
         device: where a model file is loaded to; a model given as an object stays where it is.
         """
         if isinstance(model, str | Path):
@@ -65,15 +68,17 @@ class Calculator(AseCalculator):
         if isinstance(model, nn.Module) and model.training:
             raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
         self.model = model
-        super().__init__(forces_uncertainty=forces_uncertainty)
+        super().__init__(forces_uncertainty=forces_uncertainty, stress_uncertainty=stress_uncertainty)
 
     def set(self, **changes: Any) -> dict[str, Any]:
-        """Change ``forces_uncertainty``; results are then computed anew."""
+        """Change ``forces_uncertainty`` or ``stress_uncertainty``; results are then computed anew."""
         if unknown := changes.keys() - self.default_parameters.keys():
-            raise ConfigError(f"unknown parameter {min(unknown)!r}; known: forces_uncertainty")
+            raise ConfigError(f"unknown parameter {min(unknown)!r}; known: {', '.join(self.default_parameters)}")
         how = changes.get("forces_uncertainty", "auto")
         if how not in get_args(ForceStdMethod):
             raise ConfigError(f"forces_uncertainty is {how!r}; it must be one of {', '.join(get_args(ForceStdMethod))}")
+        if not isinstance(with_stress := changes.get("stress_uncertainty", False), bool):
+            raise ConfigError(f"stress_uncertainty is {with_stress!r}; it must be True or False")
         return super().set(**changes)
 
     def calculate(
@@ -87,11 +92,13 @@ class Calculator(AseCalculator):
         super().calculate(atoms, properties, system_changes)
         if not self.atoms:
             raise DataError("there are no atoms to calculate; pass a structure, or set atoms.calc to this calculator")
-        how = self.parameters["forces_uncertainty"]
-        if how == "none" and "forces_uncertainty" in properties:
+        how, with_stress = self.parameters["forces_uncertainty"], self.parameters["stress_uncertainty"]
+        if how == "none" and not {"forces_uncertainty", "stress_uncertainty"}.isdisjoint(properties):
             how = "auto"
+        with_stress = with_stress or "stress_uncertainty" in properties
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
-        self.results = finite_results(self.model.predict(graph, forces_std=how), self.atoms)
+        prediction = self.model.predict(graph, forces_std=how, stress_std=with_stress)
+        self.results = finite_results(prediction, self.atoms)
 
     def export_properties(self) -> Properties:
         """Those of the results that ASE has names for, as ``Atoms.get_properties`` returns them."""

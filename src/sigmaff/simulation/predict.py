@@ -27,6 +27,7 @@ def predict_structures(
     forces_std: ForceStdMethod,
     listener: Listener | None = None,
     *,
+    stress_std: bool = True,
     per_atom: PerAtom = "arrays",
 ) -> list[Atoms]:
     """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
@@ -34,8 +35,8 @@ def predict_structures(
     frames: list[Atoms] = []
     for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
         graph, _ = dataset.batch(indices)
-        predictions = split_prediction(predictor.predict(graph, forces_std=forces_std), graph)
-        for index, prediction in zip(indices.tolist(), predictions, strict=True):
+        together = predictor.predict(graph, forces_std=forces_std, stress_std=stress_std)
+        for index, prediction in zip(indices.tolist(), split_prediction(together, graph), strict=True):
             atoms = dataset.structures.structures[index]
             try:
                 frames.append(with_results(atoms, finite_results(prediction, atoms), per_atom=per_atom))

@@ -26,6 +26,7 @@ from sigmaff.heads.gp import fit
 from sigmaff.heads.gp.rows import Geometry, ValuesAndSlopes, factorized, prior_variance
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel, squared_distances
 from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
 
 KERNELS: dict[str, StationaryKernel] = {"rbf": RBF, "matern52": MATERN52}
 
@@ -55,7 +56,7 @@ class GPConfig(HeadSettings):
     def stages(self) -> tuple[Stage, ...]:
         return ("backbone", "solve")
 
-    def sized_for(self, train: Observations, seed: int) -> Self:
+    def sized_for(self, train: Observations, seed: int, listener: Listener) -> Self:
         chosen, components = fit.draw(self, train, seed)
         return self.model_copy(update={"n_structures": len(chosen), "n_force_rows": len(components)})
 

@@ -7,6 +7,10 @@ from pydantic import Field, model_validator
 
 from sigmaff.heads.base import SampledHeadSettings, Stage
 from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
+
+MOST_ELEMENTS = 25
+"""With a kernel of their own each: the weights of a linear one are as many as (features + 1) · elements."""
 
 
 class LNKConfig(SampledHeadSettings):
@@ -24,7 +28,9 @@ class LNKConfig(SampledHeadSettings):
         "of an atom after each message-passing step (all_layers; for DimeNet++, whose embeddings are those, the same)",
     )
     by_element: bool = Field(
-        default=True, description="whether atoms of different elements are independent, or compared as if of one"
+        default=True,
+        description="whether atoms of different elements are independent, or compared as if of one; a closed form with "
+        f"a linear kernel of more than {MOST_ELEMENTS} elements compares them as if of one",
     )
     covariance: Literal["full", "diagonal"] = Field(
         default="full",
@@ -124,10 +130,15 @@ class LNKConfig(SampledHeadSettings):
             )
         return None
 
-    def sized_for(self, train: Observations, seed: int) -> Self:
-        if self.features == "last":
-            return self
-        return self.model_copy(update={"n_directions": min(self.n_directions, len(train))})
+    def sized_for(self, train: Observations, seed: int, listener: Listener) -> Self:
+        changes: dict[str, Any] = {}
+        if self.by_element and "linear" in self.kernel and len(train.elements) > MOST_ELEMENTS:
+            found = f"{len(train.elements)} elements, more than {MOST_ELEMENTS}"
+            listener.tell(f"{found}: the kernel compares atoms of all elements as if of one (by_element: false)")
+            changes["by_element"] = False
+        if self.features == "all_layers":
+            changes["n_directions"] = min(self.n_directions, len(train))
+        return self.model_copy(update=changes)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -44,7 +44,7 @@ def answers(model: Predictor, questions: Sequence[Question]) -> list[Results | U
         alike = [index for index in graphs if questions[index].forces_std == how]
         for group in _groups(alike, graphs):
             batch = batch_graphs([graphs[index] for index in group])
-            parts = split_prediction(model.predict(batch, forces_std=how), batch)
+            parts = split_prediction(model.predict(batch, forces_std=how, stress_std=False), batch)
             for index, part in zip(group, parts, strict=True):
                 try:
                     found[index] = finite_results(part, questions[index].atoms)
