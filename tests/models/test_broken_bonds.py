@@ -12,7 +12,7 @@ from contract import BACKBONES, ETHANOL, Case, displaced, graph_of, relabelled
 from sigmaff.backbones import BackboneConfig
 from sigmaff.data import GraphDataset
 from sigmaff.heads import DeterministicConfig, LNKConfig
-from sigmaff.heads.lnk.reach import SHARE
+from sigmaff.heads.lnk.reach import MOST, MOST_SHARE, SHARE
 from sigmaff.models import Potential
 from sigmaff.models.solve import solve_head
 
@@ -107,6 +107,19 @@ def test_the_unknown_has_a_fifth_of_the_variance_in_distribution():
     prediction = lnk().predict_raw(graph_of(*(displaced(ETHANOL, number) for number in range(60, 80))))
     share = (prediction.unseen_std / prediction.energy_std).square()
     assert float(share.median()) == pytest.approx(SHARE, rel=0.02)
+
+
+def test_with_few_labels_the_unknown_is_seldom_the_larger_part():
+    """One of ten held-out structures is far from six training structures: the median does not see it."""
+    potential = Case(backbone=BACKBONES[0], head=DeterministicConfig()).build()
+    frames = [*(displaced(ETHANOL, number) for number in range(15)), displaced(ETHANOL, 15, width=0.25)]
+    parts = (relabelled(potential, part) for part in (frames[:6], frames[6:]))
+    train, held_out = (GraphDataset(part, potential.cutoff, torch.float64) for part in parts)
+    solved = solve_head(potential, LNKConfig(), train, held_out)[0].eval()
+    prediction = solved.predict_raw(graph_of(*frames[6:]))
+    share = (prediction.unseen_std / prediction.energy_std).square()
+    assert float(share.quantile(MOST)) == pytest.approx(MOST_SHARE, rel=0.02)
+    assert float(share.median()) < SHARE
 
 
 def test_growth_of_force_std_does_not_count_it_twice():
