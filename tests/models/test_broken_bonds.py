@@ -103,10 +103,11 @@ def test_a_neighbour_that_was_not_seen_is_not_known():
 
 
 def test_the_unknown_has_a_fifth_of_the_variance_in_distribution():
-    """Of held-out energies, in the median."""
+    """Of held-out energies, in the median; or half of it in one of twenty, whichever is less."""
     prediction = lnk().predict_raw(graph_of(*(displaced(ETHANOL, number) for number in range(60, 80))))
     share = (prediction.unseen_std / prediction.energy_std).square()
-    assert float(share.median()) == pytest.approx(SHARE, rel=0.02)
+    used = max(float(share.median()) / SHARE, float(share.quantile(MOST)) / MOST_SHARE)
+    assert used == pytest.approx(1.0, rel=0.02)
 
 
 def test_with_few_labels_the_unknown_is_seldom_the_larger_part():
