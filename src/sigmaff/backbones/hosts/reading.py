@@ -71,9 +71,11 @@ def referenced_file(origin: Origin) -> Path:
     """The file that a model refers to. Another file in its place, or one that the user has not trusted, is an error."""
     path = Path(origin.file or "")
     if not path.is_file():
-        raise ModelFileError(f"the network of this model is {origin.source}, in {path}; there is no such file")
+        text = f"the network of this model is in {path}; there is no such file: put it back, or adopt it again"
+        raise ModelFileError(text)
     if (found := file_digest(path)) != origin.sha256:
-        raise ModelFileError(f"{path}: this is not the file that the model was made with (its SHA-256 differs)")
+        text = "this is not the file that the model was made with (its SHA-256 differs): put that back, or adopt again"
+        raise ModelFileError(f"{path}: {text}")
     if not is_trusted(found):
         raise ModelFileError(
             f"this model runs {path}, a file that can run programs; if you trust whoever made it: sigmaff trust {path}"
