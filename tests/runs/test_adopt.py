@@ -12,15 +12,17 @@ from ase import Atoms
 import sigmaff as sf
 import toy_host
 from cli_case import fail, labelled, morse_frames, succeed, write_config
-from sigmaff.backbones import AdoptConfig, HostConfig
+from contract import Case
+from sigmaff.backbones import AdoptConfig, HostConfig, SchNetConfig
 from sigmaff.backbones.hosts import Host, build_host, read_host
-from sigmaff.data import DataSource
+from sigmaff.data import DataSource, GraphDataset, label_structures
 from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.adopt import host_potential, read_potential
 from sigmaff.models.file import read_header
+from sigmaff.models.solve import LabelledObservations
 
 SHIFTS = {1: 0.31, 6: -2.5, 8: 1.25}
 SOURCE = "toy:a"
@@ -96,6 +98,16 @@ def test_mean_backbone_keeps_energies_to_the_bit(host: Potential, frames: list[A
         found, own = kept.predict([atoms])[0], host.predict([atoms])[0]
         assert found.energy - shift == pytest.approx(own.energy, abs=1e-9)
         np.testing.assert_allclose(found.forces, own.forces, rtol=0, atol=1e-12)
+
+
+def test_folds_and_time_are_for_networks_that_have_not_seen_the_labels(host: Potential, frames: list[Atoms]):
+    """Of a network trained on its labels, errors on them say nothing about others."""
+    dataset = GraphDataset(label_structures(frames), host.cutoff, torch.float64)
+    trained = Case(backbone=SchNetConfig(cutoff=host.cutoff), head=DeterministicConfig()).build().potentials[0]
+    seen, unseen = (LabelledObservations(potential, dataset) for potential in (trained, host))
+    assert (seen.unseen_by_backbone, unseen.unseen_by_backbone) == (False, True)
+    assert seen.seconds_per_work() is None
+    assert 0.0 < (unseen.seconds_per_work() or 0.0) < 1.0
 
 
 def test_heads_share_the_network(host: Potential):
