@@ -36,7 +36,7 @@ def test_a_new_head_inherits_the_contract(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "src" / "sigmaff", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
     (tmp_path / "tests" / "models").mkdir(parents=True)
-    for name in ("conftest.py", "contract.py", "models/test_contract.py"):
+    for name in ("conftest.py", "contract.py", "toy_host.py", "models/test_contract.py"):
         shutil.copy(TESTS / name, tmp_path / "tests" / name)
     shutil.copy(TESTS / "toy_head.py", tmp_path / "src" / "sigmaff" / "heads" / "toy.py")
     edit(tmp_path / "src" / "sigmaff" / "heads" / "__init__.py", REGISTRY)

@@ -449,12 +449,21 @@ def called_names(tree: ast.AST) -> set[str]:
     return imported | attributes | names
 
 
+FILES_OF_HOSTS = {
+    "mace.py": {"torch.load"},  # a pickle, if the user trusts it
+    "ani.py": {"torch.load", "pickle"},  # weights_only; the error that it raises
+    "aimnet2.py": {"torch.jit.load"},  # a program that is on the user's list
+    "metatomic.py": {"torch.jit.load"},
+}
+"""What adapters call to read files of other programs. Model files of adopted networks hold no code either."""
+
+
 @pytest.mark.parametrize("path", sorted(Path(sigmaff.__file__).parent.rglob("*.py")), ids=lambda path: path.name)
 def test_no_code_is_read_from_files(path: Path) -> None:
     used = called_names(ast.parse(path.read_text()))
     forbidden = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "torch.load", "torch.save", "eval", "exec"}
-    forbidden |= {"yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.Loader"}
-    assert not used & forbidden
+    forbidden |= {"yaml.unsafe_load", "yaml.full_load", "yaml.UnsafeLoader", "yaml.Loader", "torch.jit.load"}
+    assert used & forbidden <= FILES_OF_HOSTS.get(path.name, set())
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             assert isinstance(node.value, ast.Constant)
