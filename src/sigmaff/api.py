@@ -61,7 +61,7 @@ def train(
 
 
 def adopt(
-    source: str | Potential,
+    source: str | Potential | BaseCalculator,
     structures: Structures,
     *,
     trust: bool = False,
@@ -71,7 +71,7 @@ def adopt(
     """Give a potential of another program a σ, and lower its errors, with a few labelled structures.
 
     Arguments:
-        source: adapter:source, as in mace:my.model; or a potential from ``sigmaff.models.adopt.read_potential``.
+        source: adapter:source, as in mace:my.model; or the ASE calculator of MACE, SevenNet or CHGNet that you have.
         structures: at least 6, with energies and forces.
         trust: whether a file that can run programs (a pickle, TorchScript) may be read.
         overrides: texts "section.key=value"; "model.head.mean=backbone" keeps the energies of the network.
@@ -85,7 +85,7 @@ def adopt(
     """
     from sigmaff.runs.adopt import adopt
 
-    host = source if isinstance(source, Potential) else AdoptConfig(adopt=source, trust=trust)
+    host = AdoptConfig(adopt=source, trust=trust) if isinstance(source, str) else source
     return adopt(host, source_of(structures), overrides=overrides, listener=listener)
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
+from sigmaff.backbones.hosts import PACKAGES, describe_host
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
@@ -102,6 +103,23 @@ class HostCase:
             if atoms.pbc.all():
                 stress = virial.numpy() / atoms.get_volume()
                 assert np.abs(stress - atoms.get_stress(voigt=False)).max() < self.stress_tolerance
+
+    @pytest.mark.filterwarnings("ignore")  # of the host's own calculator
+    def test_a_calculator_in_memory_is_described_and_not_changed(self, reading, calculator):
+        if self.kind.__name__.lower() not in PACKAGES.values():
+            with pytest.raises(ConfigError, match="name the source"):
+                self.kind.describe(calculator)
+            return
+        atoms = self.structures()[-1]
+        atoms.calc = calculator
+        before = atoms.get_potential_energy()
+        found = describe_host(calculator)
+        calculator.reset()
+        assert atoms.get_potential_energy() == before
+        assert found.references == pytest.approx(reading.references)
+        graph = build_graph(atoms, found.config.cutoff, torch.float64)
+        own, read = (built(self.kind, one)(graph) for one in (found, reading))
+        torch.testing.assert_close(own, read, atol=1e-5, rtol=1e-5)
 
     def test_shape_and_precision(self, backbone, reading):
         graph = build_graph(self.molecule(), backbone.cutoff, torch.float64)

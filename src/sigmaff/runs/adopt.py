@@ -5,12 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ase.calculators.calculator import BaseCalculator
+
 from sigmaff.backbones import AdoptConfig
+from sigmaff.backbones.hosts import describe_host
 from sigmaff.config import read_config
 from sigmaff.data import DataSource, LabelledStructures, read_structures, split_structures
 from sigmaff.errors import DataError
 from sigmaff.models import Model, Potential
-from sigmaff.models.adopt import read_potential
+from sigmaff.models.adopt import host_potential, read_potential
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import split_data
@@ -26,7 +29,7 @@ TESTED, FEWEST_TESTED = 5, 60
 
 
 def adopt(
-    host: AdoptConfig | Potential,
+    host: AdoptConfig | Potential | BaseCalculator,
     structures: LabelledStructures | DataSource,
     *,
     overrides: Sequence[str] = (),
@@ -36,7 +39,7 @@ def adopt(
     """Put a head with σ on a network of another program, and calibrate it.
 
     Arguments:
-        host: what to read, or a potential made of it (``sigmaff.models.adopt``).
+        host: what to read, or a potential made of it (``sigmaff.models.adopt``), or an ASE calculator of its program.
         structures: labelled structures, at least 6, or where to read them.
         overrides: texts "section.key=value" that change settings of a run, as of ``sigmaff train --set``.
         values: the same, as values by "section.key".
@@ -48,6 +51,8 @@ def adopt(
     if isinstance(host, AdoptConfig):
         listener.stage(f"reading {host.adopt}")
         host = read_potential(host)
+    elif not isinstance(host, Potential):
+        host = host_potential(describe_host(host))
     source = structures if isinstance(structures, DataSource) else DataSource(path=Path(structures.source))
     if isinstance(structures, DataSource):
         listener.stage(f"reading {source.path}")

@@ -19,6 +19,8 @@ ADAPTERS = {
     "metatomic": "sigmaff.backbones.hosts.metatomic:Metatomic",
 }
 """module:class by the name that comes before the colon of a source."""
+PACKAGES = {"mace": "mace", "sevenn": "sevennet", "chgnet": "chgnet"}
+"""Adapters of calculators, by the package of their class."""
 GROUP = "sigmaff.backbones"
 
 
@@ -36,6 +38,17 @@ def read_host(source: str, *, trust: bool = False) -> Reading:
             f"adapters are {', '.join(known_adapters())}"
         )
     return _adapter(name).read(rest, trust=trust)
+
+
+def describe_host(calculator: object) -> Reading:
+    """What ``read_host`` would find, of a network in memory: in the ASE calculator of its program."""
+    package = type(calculator).__module__.partition(".")[0]
+    if package not in PACKAGES:
+        known = ", ".join(sorted(PACKAGES))
+        raise ConfigError(
+            f"a {type(calculator).__name__} cannot be adopted: give adapter:source, or an ASE calculator of {known}"
+        )
+    return _adapter(PACKAGES[package]).describe(calculator)
 
 
 def build_host(config: HostConfig) -> Host:

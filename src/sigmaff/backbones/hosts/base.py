@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.linear_response import AutomaticResponse, LinearResponse, PlainResponse
+from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
 
 
@@ -91,6 +92,11 @@ class Host(Backbone):
             source: a path, or a name that the host's package knows the weights of. Nothing is downloaded.
             trust: whether a file that can run programs may be read.
         """
+
+    @classmethod
+    def describe(cls, calculator: Any) -> Reading:
+        """What ``read`` would find, of a network in memory: in the host's ASE calculator. Nothing in it is changed."""
+        raise ConfigError(f"a calculator of {cls.package} cannot be adopted; name the source of its network")
 
     @abstractmethod
     def forward(self, graph: AtomicGraph) -> Tensor:

@@ -3,6 +3,7 @@
 Its magnetic moments are not read.
 """
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,7 +11,15 @@ import torch
 from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, places_of, trusted_file
+from sigmaff.backbones.hosts.reading import (
+    IN_MEMORY,
+    contained,
+    directed_pairs,
+    index_of,
+    origin_of,
+    places_of,
+    trusted_file,
+)
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -45,6 +54,15 @@ class CHGNet(Host):
             else:
                 path = trusted_file(source, trust)
                 network = Network.from_file(str(path))
+        return cls._of(network, source, path)
+
+    @classmethod
+    def describe(cls, calculator: Any) -> Reading:
+        return cls._of(deepcopy(calculator.model).cpu(), IN_MEMORY, None)
+
+    @classmethod
+    def _of(cls, network: Any, source: str, path: Path | None) -> Reading:
+        """Of a network that may be changed."""
         settings = network.model_args
         if not (network.mlp_first and network.is_intensive):
             raise ConfigError(f"{source}: a CHGNet that does not sum energies of atoms cannot be adopted")

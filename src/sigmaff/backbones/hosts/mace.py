@@ -1,5 +1,6 @@
 """MACE: a model file of mace-torch, which is a pickle. Foundation models and those that mace_run_train writes."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,7 +9,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, places_of, trusted_file
+from sigmaff.backbones.hosts.reading import (
+    IN_MEMORY,
+    contained,
+    directed_pairs,
+    index_of,
+    origin_of,
+    places_of,
+    trusted_file,
+)
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
@@ -46,10 +55,23 @@ class MACE(Host):
         name, _, head = source.partition("#")
         path = trusted_file(name, trust)
         with contained(cls.package):
+            network = torch.load(path, map_location="cpu", weights_only=False)
+        return cls._of(network, source, path, head)
+
+    @classmethod
+    def describe(cls, calculator: Any) -> Reading:
+        if len(calculator.models) > 1:
+            raise ConfigError(f"a calculator of {len(calculator.models)} MACE networks cannot be adopted, only of one")
+        head = calculator.head if len(calculator.models[0].heads) > 1 else ""
+        return cls._of(deepcopy(calculator.models[0]).cpu(), IN_MEMORY, None, head)
+
+    @classmethod
+    def _of(cls, network: Any, source: str, path: Path | None, head: str) -> Reading:
+        """Of a network that may be changed."""
+        with contained(cls.package):
             from mace import modules
             from mace.tools.scripts_utils import extract_config_mace_model
 
-            network = torch.load(path, map_location="cpu", weights_only=False)
             if type(network) is not modules.ScaleShiftMACE:
                 raise ConfigError(f"{source}: a {type(network).__name__} cannot be adopted, only a ScaleShiftMACE")
             settings = extract_config_mace_model(network)
@@ -58,12 +80,13 @@ class MACE(Host):
             raise ConfigError(f"{source}: a MACE that is given charges or spins cannot be adopted")
         heads = list(settings["heads"])
         if head not in heads and (head or len(heads) > 1):
-            raise ConfigError(f"{source}: its heads are {', '.join(heads)}; name one of them: {path.name}#{heads[0]}")
+            file = "file.model" if path is None else path.name
+            raise ConfigError(f"{source}: its heads are {', '.join(heads)}; name one of them: {file}#{heads[0]}")
         place = heads.index(head) if head else 0
         return cls._found(source, path, network, settings | names, place)
 
     @classmethod
-    def _found(cls, source: str, path: Path, network: Any, settings: dict[str, Any], head: int) -> Reading:
+    def _found(cls, source: str, path: Path | None, network: Any, settings: dict[str, Any], head: int) -> Reading:
         energies = network.atomic_energies_fn.atomic_energies
         elements = network.atomic_numbers.tolist()
         references = dict(zip(elements, energies.double().reshape(-1, len(elements))[head].tolist(), strict=True))

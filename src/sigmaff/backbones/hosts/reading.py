@@ -19,6 +19,8 @@ from sigmaff.errors import ConfigError, DataError, ModelFileError
 from sigmaff.files import file_digest
 from sigmaff.graph import AtomicGraph
 
+IN_MEMORY = "a calculator"
+"""In place of a source, of a network that was in memory."""
 UNSAFE_LOADING = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
@@ -84,14 +86,14 @@ def referenced_file(origin: Origin) -> Path:
 
 
 def origin_of(
-    source: str, package: str, file: Path, *, shipped: bool, weights: Literal["copied", "referenced"] = "copied"
+    source: str, package: str, file: Path | None, *, shipped: bool, weights: Literal["copied", "referenced"] = "copied"
 ) -> Origin:
     """Where a network comes from.
 
     Arguments:
         source: as the user named it.
         package: that the host is installed by.
-        file: with the weights.
+        file: with the weights; ``None``: they were in memory.
         shipped: whether the file is part of the package, so that its licence is that of the package.
         weights: whether they go into the model file.
     """
@@ -99,8 +101,8 @@ def origin_of(
         source=source,
         package=package,
         version=metadata.version(package),
-        file=str(file.resolve()),
-        sha256=file_digest(file),
+        file=None if file is None else str(file.resolve()),
+        sha256=None if file is None else file_digest(file),
         licence=_licence(package) if shipped else None,
         weights=weights,
     )

@@ -1,5 +1,6 @@
 """SevenNet: equivariant networks of the package sevenn, from a checkpoint or by the name of one that it ships."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,13 +9,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
-from sigmaff.backbones.hosts.reading import contained, directed_pairs, index_of, origin_of, places_of, trusted_file
+from sigmaff.backbones.hosts.reading import (
+    IN_MEMORY,
+    contained,
+    directed_pairs,
+    index_of,
+    origin_of,
+    places_of,
+    trusted_file,
+)
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 
 SHIPPED = {"7net-0": "SEVENNET_0_11Jul2024", "7net-l3i5": "SEVENNET_l3i5"}
 READOUTS = ("reduce_input_to_hidden", "readout_FCN")
 NOT_RUN = ("onehot_idx_to_onehot", "reduce_total_enegy", "force_output")
+COMPILED = "._tensor_constant"
+"""In names of constants that a network has once it has run."""
 MORE_SETTINGS = ("_number_of_species", "shift", "scale", "readout_fcn_hidden_neurons", "readout_fcn_activation")
 
 
@@ -46,6 +57,20 @@ class SevenNet(Host):
             path = Path(getattr(_const, shipped)) if shipped else trusted_file(source, trust)
             checkpoint = SevenNetCheckpoint(path)
             network, settings = checkpoint.build_model(), checkpoint.config
+        return cls._of(network, settings, source, path, shipped=shipped is not None)
+
+    @classmethod
+    def describe(cls, calculator: Any) -> Reading:
+        if calculator.sevennet_config is None:
+            raise ConfigError("a SevenNet calculator of a TorchScript file cannot be adopted, only of a checkpoint")
+        return cls._of(deepcopy(calculator.model).cpu(), calculator.sevennet_config, IN_MEMORY, None, shipped=False)
+
+    @classmethod
+    def _of(cls, network: Any, settings: Any, source: str, path: Path | None, *, shipped: bool) -> Reading:
+        """Of a network that may be changed."""
+        with contained(cls.package):
+            from sevenn import _const
+
             kept = {*_const.DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG, *MORE_SETTINGS}
         if settings.get("use_modality"):
             raise ConfigError(f"{source}: a SevenNet of several tasks (modalities) cannot be adopted")
@@ -59,9 +84,10 @@ class SevenNet(Host):
             cutoff=settings["cutoff"],
             n_features=readout.irreps_in.dim,
             description={"settings": _plain({k: v for k, v in settings.items() if k in kept}), "elements": elements},
-            origin=origin_of(f"sevennet:{source}", cls.package, path, shipped=shipped is not None),
+            origin=origin_of(f"sevennet:{source}", cls.package, path, shipped=shipped),
         )
-        tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+        state = network.state_dict()
+        tensors = {f"network.{name}": value for name, value in state.items() if COMPILED not in name}
         return Reading(config=config, references=references, tensors=tensors)
 
     def forward(self, graph: AtomicGraph) -> Tensor:
