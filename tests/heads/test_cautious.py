@@ -135,7 +135,9 @@ def test_moments_of_parts_are_those_of_all_rows(truth: Tensor):
     assert (joined.count, joined.square) == (whole.count, pytest.approx(whole.square))
 
 
-@pytest.mark.parametrize(("seconds", "share"), [(None, 1.0), (1e-9, 1.0), (1e-3, 0.25), (4e-3, 0.0625)])
+@pytest.mark.parametrize(
+    ("seconds", "share"), [(None, 1.0), (1e-9, 1.0), (1e-3, 0.25), (4e-3, 0.0625), (9e-4, 2**-1.5)]
+)
 def test_force_rows_are_limited_by_time(seconds: float | None, share: float):
     """10 structures of 10 atoms and 100 pairs: 30,000 units of work; 10 s at 1 ms allow a third, and so a quarter."""
     limit = RowLimit(n_rows=10**9, work=10**12, seconds=10.0)

@@ -103,17 +103,17 @@ class RowLimit:
         Arguments:
             n_atoms, n_pairs: of each structure, (n_structures,).
             seconds_per_work: time of a row over the pairs of its structure. A share that follows from it is a power of
-                two, so that it hardly ever depends on how busy the machine is.
+                √2, so that it seldom depends on how busy the machine is.
         """
         n_atoms, n_pairs = n_atoms.double(), n_pairs.double()
         n_rows, work = float(3.0 * n_atoms.sum()), max(float(3.0 * n_atoms @ n_pairs), 1.0)
         share = min(1.0, self.n_rows / n_rows, self.work / work)
         if seconds_per_work is None or (in_time := self.seconds / (seconds_per_work * work)) >= share:
             return share
-        return 2.0 ** math.floor(math.log2(in_time))
+        return 2.0 ** (math.floor(2.0 * math.log2(in_time)) / 2.0)
 
 
-TRAINING_ROWS = RowLimit(n_rows=30_000, work=5_000_000, seconds=60.0)
+TRAINING_ROWS = RowLimit(n_rows=30_000, work=5_000_000, seconds=90.0)
 HELD_OUT_ROWS = RowLimit(n_rows=6_000, work=1_000_000, seconds=20.0)
 
 
