@@ -17,12 +17,14 @@ from sigmaff.backbones import AdoptConfig, HostConfig, SchNetConfig
 from sigmaff.backbones.hosts import Host, build_host, read_host
 from sigmaff.data import DataSource, GraphDataset, label_structures
 from sigmaff.errors import ConfigError, DataError, ModelFileError
+from sigmaff.evaluation.calibration import MIN_STRUCTURES
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.adopt import host_potential, read_potential
 from sigmaff.models.file import read_header
 from sigmaff.models.solve import LabelledObservations
+from sigmaff.runs.adopt import _sizes
 
 SHIFTS = {1: 0.31, 6: -2.5, 8: 1.25}
 SOURCE = "toy:a"
@@ -222,6 +224,14 @@ def test_elements_that_the_network_does_not_know_are_named(frames: list[Atoms]):
     strange = Atoms("HCl", positions=[[0, 0, 0], [0, 0, 1.3]])
     with pytest.raises(DataError, match=r"Cl.*adopted network does not know"):
         sf.adopt(SOURCE, [*frames, *[labelled(strange, -1.0, np.zeros((2, 3)))] * 12], trust=True)
+
+
+@pytest.mark.parametrize("n", [6, 30, 60, 99, 100, 1000])
+def test_from_sixty_labels_on_sigma_can_be_calibrated(n: int):
+    sizes = _sizes(n)
+    assert sum(sizes.values()) == n
+    assert (sizes["n_validation"] >= MIN_STRUCTURES) == (n >= 60)
+    assert sizes["n_train"] >= sizes["n_validation"] > 0
 
 
 def test_too_few_structures(frames: list[Atoms]):

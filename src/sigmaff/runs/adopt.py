@@ -24,7 +24,7 @@ FEWEST = 6
 """Labelled structures, at least."""
 HELD_OUT, MOST_HELD_OUT = 3, 100
 """One structure of so many is held out to choose the settings of the head and to calibrate σ, up to a number."""
-TESTED, FEWEST_TESTED = 5, 60
+TESTED, FEWEST_TESTED = 5, 100
 """From so many structures on, one of so many is for testing alone."""
 
 
