@@ -89,23 +89,26 @@ def _by_structure(evaluation: Evaluation) -> list[float]:
     return (np.bincount(evaluation.structure_index, errors) / evaluation.atoms_per_structure).tolist()
 
 
-def run_cell(path: Path, host: Potential, name: str, n: int, seed: int) -> None:
+def run_cell(path: Path, host: Potential, name: str, n: int, seed: int, *, force_std: bool) -> None:
     labelled, tests = structures_of(name, n, seed)
     started = time.monotonic()
-    model = adopt(host, labelled, values={"seed": seed, "data.split.seed": seed, "data.split.kind": "random"})
+    values = {"seed": seed, "data.split.seed": seed, "data.split.kind": "random"}
+    model = adopt(host, labelled, values=values | ({} if force_std else {"calibration": "none"}))
     seconds = time.monotonic() - started
     alone = model.potentials[0].with_head(DeterministicConfig())
     results = {}
     for key, frames in tests.items():
-        results[key] = figures(_evaluated(alone, frames), _evaluated(model, frames))
+        each = (_evaluated(one, frames, force_std=force_std) for one in (alone, model))
+        results[key] = figures(*each)
     fit = model.record.fit.model_dump() if model.record.fit else {}
     content = {"set": name, "source": host.config.backbone.origin.source, "labels": n, "seed": seed}
     content |= {"seconds": seconds, "fit": fit, "results": results, "machine": describe_machine()}
     write_json(path, content, force=True)
 
 
-def _evaluated(model: Model, frames: LabelledStructures) -> Evaluation:
-    return evaluate(model, GraphDataset(frames, model.cutoff, model.dtype), name="test", batch_size=8)
+def _evaluated(model: Model, frames: LabelledStructures, *, force_std: bool) -> Evaluation:
+    dataset, way = GraphDataset(frames, model.cutoff, model.dtype), "auto" if force_std else "none"
+    return evaluate(model, dataset, name="test", batch_size=8, forces_std=way)
 
 
 def table(folder: Path) -> list[str]:
@@ -122,6 +125,8 @@ def table(folder: Path) -> list[str]:
             forces, energy = (_ratio(parts, kind) for kind in ("forces", "energy"))
             within = [
                 " ".join(f"{np.mean([p[f'{q}_coverage_{c}'] for p in parts]):.2f}" for c in (68, 95))
+                if parts[0].get(f"{q}_coverage_68") is not None
+                else "–"
                 for q in ("forces", "energy")
             ]
             seconds = f"{max(cell['seconds'] for cell in cells):.0f}" if key == "test" else ""
@@ -151,6 +156,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
     parser.add_argument("--trust", action="store_true")
+    parser.add_argument("--no-force-std", action="store_true", help="energies and forces without force σ: faster")
     options = parser.parse_args()
     if options.command == "table":
         print("\n".join(table(options.folder)))
@@ -163,7 +169,7 @@ def main() -> None:
             for n in options.sizes:
                 path = options.folder / f"{adapter}-{name}-{n}-{seed}.json"
                 if not path.exists():
-                    run_cell(path, host, name, n, seed)
+                    run_cell(path, host, name, n, seed, force_std=not options.no_force_std)
                     print(path, flush=True)
 
 
