@@ -1,4 +1,4 @@
-"""Training settings at each scale: those of the paper's tables, or small models in minutes."""
+"""Training settings at each scale: those of the paper's tables, the same with short schedules, or small models."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,7 +9,8 @@ from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingConfig
 from sigmaff_paper.tables import hyperparameters as paper
 from sigmaff_paper.tables.hyperparameters import Kind, Sizes
 
-Scale = Literal["quick", "paper"]
+Scale = Literal["quick", "hour", "paper"]
+"""quick: small networks, few structures; hour: the paper's networks, sizes and losses, trainings of an hour; paper."""
 
 
 SIZES: dict[Scale, dict[Kind, Sizes]] = {
@@ -17,10 +18,19 @@ SIZES: dict[Scale, dict[Kind, Sizes]] = {
         "md17": Sizes(batch_size=5, n_train=400, n_validation=200, n_test=300, n_ood=100),
         "qm7x": Sizes(batch_size=10, n_train=1400, n_validation=200, n_test=300, n_ood=300),
     },
+    "hour": {  # larger batches than the paper's 1
+        "md17": replace(paper.SIZES["md17"], batch_size=10, n_test=2000, n_ood=200),
+        "qm7x": replace(paper.SIZES["qm7x"], n_ood=1000),
+    },
     "paper": {  # the numbers of test structures are ours
         "md17": replace(paper.SIZES["md17"], n_test=2000, n_ood=1000),
         "qm7x": replace(paper.SIZES["qm7x"], n_ood=4000),
     },
+}
+_PUBLISHED: dict[str, BackboneConfig] = {
+    "schnet": SchNetConfig(),
+    "dimenet++": DimeNetPPConfig(),
+    "nequip": NequIPConfig(),
 }
 BACKBONES: dict[Scale, dict[str, BackboneConfig]] = {
     "quick": {
@@ -30,7 +40,8 @@ BACKBONES: dict[Scale, dict[str, BackboneConfig]] = {
         ),
         "nequip": NequIPConfig(n_features=16, n_layers=3),
     },
-    "paper": {"schnet": SchNetConfig(), "dimenet++": DimeNetPPConfig(), "nequip": NequIPConfig()},
+    "hour": _PUBLISHED,
+    "paper": _PUBLISHED,
 }
 TITLES = {"schnet": "SchNet", "dimenet++": "DimeNet++", "nequip": "NequIP"}
 
@@ -54,27 +65,62 @@ QUICK_RATES = {"schnet": 2e-3, "dimenet++": 2e-3, "nequip": 5e-3}
 QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
 """Learning rates of a Gaussian process, and of a backbone that is fine-tuned with it."""
 
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hour:
+    """Trainings at scale hour: cosine schedule, no patience, compiled."""
+
+    learning_rate: float
+    structures: int  # times atoms^1.5, that a training sees in an hour of one core
+
+
+HOUR = {
+    "schnet": Hour(learning_rate=1e-3, structures=27_000_000),
+    "dimenet++": Hour(learning_rate=1e-3, structures=5_400_000),
+    "nequip": Hour(learning_rate=5e-3, structures=20_000_000),
+}
+"""Measured on ethanol; the number of pairs within a cutoff grows more slowly than the square of that of atoms."""
+HOUR_VALIDATIONS = 20
+MEAN_ATOMS = 17
+"""Of structures of QM7-X."""
+HEAD_SHARE, JOINT_SHARE = 0.2, 0.4
+"""Epochs of a Gaussian process on a frozen network, and of one that is trained with it, over those of the network."""
+
 NEQUIP = paper.Training(learning_rate=0.01, warmup_steps=1000, decay_steps=1_200_000, ema_decay=0.99)
 """The paper omits NequIP's. Rate and EMA are those of the NequIP publication; decay and patience as for DimeNet++."""
 
 
-def training(scale: Scale, kind: Kind, backbone: str, *, evidential: bool) -> TrainingConfig:
-    """Return the training of a network from scratch."""
+def training(
+    scale: Scale, kind: Kind, backbone: str, *, evidential: bool, n_atoms: int | None = None, hours: float = 1.0
+) -> TrainingConfig:
+    """Return the training of a network from scratch.
+
+    Arguments:
+        n_atoms: of the molecule; None for structures of many sizes.
+        hours: length of a training of scale hour, of one core.
+    """
     if scale == "quick":
         return _quick(kind, QUICK[kind].epochs, QUICK_RATES[backbone])
+    if scale == "hour":
+        return _hour(kind, backbone, n_atoms, hours, evidential=evidential)
     if backbone == "nequip":
         return _as_published(replace(NEQUIP, forces_weight=0.9 if evidential else 0.99), kind)
     return _as_published(paper.TRAININGS[backbone, "evidential" if evidential else "dropout", kind], kind)
 
 
-def head_training(scale: Scale, kind: Kind, backbone: str, *, frozen: bool) -> TrainingConfig:
+def head_training(
+    scale: Scale, kind: Kind, backbone: str, *, frozen: bool, n_atoms: int | None = None, hours: float = 1.0
+) -> TrainingConfig:
     """Return the training of a Gaussian process on a trained backbone, frozen (fixed-LNK) or fine-tuned (LNK)."""
     if scale == "quick":
         settings = _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
         return settings.model_copy(update={"head_learning_rate": QUICK_HEAD_RATE})
     rate = paper.FIXED_LNK_RATE if frozen else paper.LNK_RATE
     rates = {"learning_rate": rate, "head_learning_rate": rate}
-    return training(scale, kind, backbone, evidential=False).model_copy(update=rates)
+    share = 1.0 if scale == "paper" else HEAD_SHARE if frozen else JOINT_SHARE
+    first = training(scale, kind, backbone, evidential=False, n_atoms=n_atoms, hours=share * hours)
+    return first.model_copy(update=rates)
 
 
 def n_inducing(scale: Scale, kind: Kind, n_atoms: int | None) -> int:
@@ -94,6 +140,24 @@ def _quick(kind: Kind, epochs: int, learning_rate: float) -> TrainingConfig:
         learning_rate=learning_rate,
         schedule=CosineSchedule(warmup_steps=QUICK[kind].warmup_steps, final_fraction=0.01),
         ema_decay=0.99,
+        threads=1,
+        tensorboard=False,
+    )
+
+
+def _hour(kind: Kind, backbone: str, n_atoms: int | None, hours: float, *, evidential: bool) -> TrainingConfig:
+    """As many epochs as fit into the time."""
+    sizes, own = SIZES["hour"][kind], HOUR[backbone]
+    structures = hours * own.structures / (n_atoms or MEAN_ATOMS) ** 1.5
+    epochs = max(2, round(structures / sizes.n_train))
+    return TrainingConfig(
+        forces_weight=0.9 if evidential else 0.99,
+        batch_size=sizes.batch_size,
+        max_epochs=epochs,
+        validate_every=max(1, epochs // HOUR_VALIDATIONS),
+        learning_rate=own.learning_rate,
+        schedule=CosineSchedule(warmup_steps=min(1000, epochs * sizes.n_train // sizes.batch_size // 10)),
+        compile=True,
         threads=1,
         tensorboard=False,
     )

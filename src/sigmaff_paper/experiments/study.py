@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from sigmaff.data import DataSource, SplitConfig
 from sigmaff.heads import EvidentialConfig, LNKConfig, SVGPConfig
@@ -22,6 +23,7 @@ RATES = (1, 5, 10, 15, 20)
 OUT_OF_EQUILIBRIUM = "non-equilibrium"
 MD17_MOLECULES: dict[Scale, tuple[str, ...]] = {
     "quick": ("ethanol", "malonaldehyde", "naphthalene", "uracil"),
+    "hour": MOLECULES,
     "paper": MOLECULES,
 }
 """Molecules on which models of the others are tested as out of distribution."""
@@ -48,12 +50,20 @@ METHODS: dict[str, Method] = {
 """Methods of the paper's columns, and ours."""
 
 
+class _Length(TypedDict):
+    """What the length of a training of scale hour depends on."""
+
+    n_atoms: int | None
+    hours: float
+
+
 @dataclass(frozen=True)
 class Study:
     scale: Scale
     dataset: str  # a molecule of MD17, or qm7x
     backbone: str
     methods: tuple[str, ...] = ()  # names of METHODS
+    hours: float = 1.0  # of a training of scale hour
 
     @property
     def kind(self) -> Kind:
@@ -97,7 +107,7 @@ class Study:
                 ),
             ),
             model=PotentialConfig(backbone=BACKBONES[self.scale][self.backbone], head=method.head),
-            training=training(self.scale, self.kind, self.backbone, evidential=is_evidential),
+            training=training(self.scale, self.kind, self.backbone, evidential=is_evidential, **self._length),
             calibration="quantile",  # one factor for every method: its shape stays that of the method
             ood=self._others(data),
         )
@@ -105,8 +115,13 @@ class Study:
         config = config.model_copy(update={"model": self._with_inducing_points(config.model)})
         if not method.head.trains_on_backbone:
             return config
-        second = head_training(self.scale, self.kind, self.backbone, frozen="head" in method.head.stages)
+        frozen = "head" in method.head.stages
+        second = head_training(self.scale, self.kind, self.backbone, frozen=frozen, **self._length)
         return config.model_copy(update={"head_training": second})
+
+    @property
+    def _length(self) -> "_Length":
+        return {"n_atoms": N_ATOMS.get(self.dataset), "hours": self.hours}
 
     def _source(self, data: DataFolders) -> DataSource:
         if self.kind == "qm7x":
