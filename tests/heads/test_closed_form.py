@@ -81,7 +81,9 @@ class Regression:
         if self.kernel != "linear":
             points, kinds = self.parameters["inducing_points"], self.parameters["inducing_elements"]
             gram = self._stationary(points, points, kinds, kinds) + JITTER * self.scale**2 * np.eye(len(points))
-            parts.append(np.linalg.solve(np.linalg.cholesky(gram), self._stationary(points, h, kinds, elements)).T)
+            compared = self.parameters["compared.weights"] * (np.logaddexp(0.0, h) - math.log(2.0))
+            cross = self._stationary(points, compared, kinds, elements)
+            parts.append(np.linalg.solve(np.linalg.cholesky(gram), cross).T)
         if "linear" in self.kernel:
             parts.append(self._linear(h, elements))
         member = graph.structure_index.numpy() == np.arange(len(structures))[:, None]

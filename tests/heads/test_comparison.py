@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from head_case import atoms_of, give_posterior
 from sigmaff.errors import ConfigError
 from sigmaff.graph.embedding import Embedding
-from sigmaff.heads import LNK, LNKConfig
+from sigmaff.heads import LNK, SVGP, LNKConfig, SVGPConfig
 from sigmaff.heads.comparison import Comparison
 from sigmaff.heads.lnk.inducing import PointSettings, choose_inducing_points, place_points
 
@@ -158,3 +158,23 @@ class TestPlacement:
     def test_too_few_points_for_pairs_are_an_error(self):
         with pytest.raises(ConfigError, match="pairs along the readout take 6"):
             place_points(PointSettings(readout_pairs=True), self.x, self.x, self.kinds, 8)
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_a_process_on_structures_sums_activated_embeddings(n_blocks: int):
+    """It is the process of pseudo-atoms with the sum of what is compared."""
+    torch.manual_seed(5)
+    head = SVGP(SVGPConfig(n_inducing=12), embedding(n_blocks), ELEMENTS)
+    head.take_readout(readout(n_blocks))
+    index = torch.arange(20).repeat_interleave(3)
+    head.initialize(normal(60, n_blocks * D), torch.tensor(ELEMENTS).repeat(20), index)
+    give_posterior(head.process)
+    head.eval()
+    h, tangents = normal(GRAPH.n_atoms, n_blocks * D), normal(2, GRAPH.n_atoms, n_blocks * D)
+    member = nn.functional.one_hot(GRAPH.structure_index, GRAPH.n_structures).double()
+    summed = member.T @ head.compared(h)
+    moved = member.T @ torch.stack([torch.func.jvp(head.compared, (h,), (t,))[1] for t in tangents])
+    single = atoms_of([1] * GRAPH.n_structures, [1] * GRAPH.n_structures)
+    close(head(h, GRAPH).variance, head.process(summed, single).variance, **EXACT)
+    expected = head.process.slope_variance(summed, moved, single)
+    close(head.slope_variance(h, tangents, GRAPH), expected, **EXACT)

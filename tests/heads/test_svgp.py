@@ -74,7 +74,8 @@ def sums(h: Tensor, sizes: tuple[int, ...] = SIZES) -> Tensor:
 
 def svgp(n_blocks: int = 1, **settings: object) -> SVGP:
     """A head with inducing points on random structures, a random posterior, and kernel parameters that are not one."""
-    config = SVGPConfig(**({"n_inducing": 12, "n_samples": 8, "n_frequencies": 8} | settings))
+    fixed = {"embedding": "pre_activation", "n_inducing": 12, "n_samples": 8, "n_frequencies": 8}
+    config = SVGPConfig(**(fixed | settings))
     head = SVGP(config, Embedding(n_features=N_FEATURES, n_blocks=n_blocks, activation=nn.SiLU()), ELEMENTS)
     head.initialize(embeddings(60, n_blocks), torch.full((60,), 6), torch.arange(30).repeat_interleave(2))
     give_posterior(head.process)

@@ -1,0 +1,129 @@
+"""Variational fits begin at the closed form, and their mean is solved for again after a training with dropout."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import Trained
+from contract import graph_of
+from head_case import atoms_of, give_posterior, plain_embedding
+from sigmaff.heads import LNK, HeadConfig, LNKConfig, SVGPConfig
+from sigmaff.models import Potential
+from sigmaff.models.solve import LabelledObservations
+from sigmaff.progress import Listener
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import gpytorch
+
+PAPERS = LNKConfig(kernel="rbf", mean="constant", fit="variational", n_inducing=24)
+HEADS = {
+    "full": PAPERS,
+    "diagonal": PAPERS.model_copy(update={"covariance": "diagonal"}),
+    "residual": PAPERS.model_copy(update={"mean": "residual"}),
+    "two parts": PAPERS.model_copy(update={"kernel": "rbf+linear"}),
+    "structures": SVGPConfig(n_inducing=12),
+}
+
+
+def started(trained: Trained, config: HeadConfig) -> Potential:
+    potential = trained.potential.with_head(config).eval()
+    parts = (LabelledObservations(potential, part) for part in trained.datasets())
+    potential.head.start(*parts, seed=0, listener=Listener())
+    return potential
+
+
+def errors(potential: Potential, trained: Trained, part: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of energies and forces, and σ of energies: of training structures (0) or held-out ones (1)."""
+    graph, labels = trained.datasets()[part].batch(range(len(trained.datasets()[part])))
+    found = potential.predict(graph, forces_std="none")
+    std = np.zeros(len(found.energy)) if found.energy_std is None else found.energy_std.numpy()
+    return (found.energy - labels.energy).numpy(), (found.forces - labels.forces).numpy(), std
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "structures"])
+class TestStart:
+    def test_is_as_accurate_as_the_backbone(self, trained: Trained, name: str):
+        """Held-out errors, on which the solution was chosen."""
+        before, after = (errors(p, trained, 1) for p in (trained.potential, started(trained, HEADS[name])))
+        ratios = [np.abs(after[k]).mean() / np.abs(before[k]).mean() for k in range(2)]
+        assert max(ratios) < 1.1
+
+    def test_std_has_the_size_of_training_errors(self, trained: Trained, name: str):
+        """Or a little more: what inducing points leave out adds to it."""
+        energy, _, std = errors(started(trained, HEADS[name]), trained, 0)
+        ratio = math.sqrt(np.square(std).mean() / np.square(energy).mean())
+        assert 0.9 < ratio < 3.0
+
+
+def test_of_a_process_on_structures_learns_their_energies(trained: Trained):
+    energy, _, std = errors(started(trained, HEADS["structures"]), trained, 0)
+    prior = errors(trained.potential.with_head(HEADS["structures"]).eval(), trained, 0)[0]
+    assert np.abs(energy).mean() < 0.2 * np.abs(prior - prior.mean()).mean()
+    assert np.isfinite(std).all()
+
+
+def test_at_the_prior_nothing_is_solved(trained: Trained):
+    head = started(trained, PAPERS.model_copy(update={"start": "prior"})).head
+    assert isinstance(head, LNK)
+    assert not head.weight_mean.any()
+    assert torch.equal(head.weight_cholesky, torch.eye(head.n_weights, dtype=torch.float64))
+
+
+class TestRefit:
+    def shifted(self, trained: Trained) -> Potential:
+        """As after a training with dropout: all energies are off by the same."""
+        potential = started(trained, PAPERS)
+        with torch.no_grad():
+            potential.head.constant += 0.3
+        return potential
+
+    def refit(self, potential: Potential, trained: Trained) -> None:
+        parts = (LabelledObservations(potential, part) for part in trained.datasets())
+        potential.head.refit(*parts, seed=0, listener=Listener())
+
+    def test_takes_an_offset_away(self, trained: Trained):
+        potential = self.shifted(trained)
+        before = errors(potential, trained, 1)[0]
+        self.refit(potential, trained)
+        after = errors(potential, trained, 1)[0]
+        assert abs(after.mean()) < 0.05 * abs(before.mean())
+
+    def test_leaves_the_covariance_and_a_mean_that_is_better(self, trained: Trained):
+        potential = started(trained, PAPERS)
+        covariance = potential.head.weight_cholesky.clone()
+        before = errors(potential, trained, 1)
+        self.refit(potential, trained)
+        after = errors(potential, trained, 1)
+        assert torch.equal(potential.head.weight_cholesky, covariance)
+        scores = [sum(math.log(np.abs(each[k]).mean()) for k in range(2)) for each in (before, after)]
+        assert scores[1] <= scores[0] + 1e-9
+
+
+def test_the_evidence_bound_is_that_of_gpytorch():
+    """One element, one atom to a structure: mean and variance of the process, KL, and the expected log-likelihood."""
+    torch.manual_seed(3)
+    config = LNKConfig(kernel="rbf", mean="constant", fit="variational", objective="elbo", n_inducing=6)
+    head = LNK(config, plain_embedding(4), (6,))
+    h = torch.randn(30, 4, dtype=torch.float64)
+    head.initialize(h, torch.full((30,), 6), torch.zeros(30, dtype=torch.int64))
+    give_posterior(head)
+    target, n_train = torch.randn(30, dtype=torch.float64), 70
+    distribution = head(h, atoms_of([6] * 30, [1] * 30))
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = torch.exp(2.0 * head.log_noise).detach()
+    normal = gpytorch.distributions.MultivariateNormal(distribution.mean, distribution.variance.diag())
+    expected = -likelihood.expected_log_prob(target, normal).mean() + head.kl_divergence() / n_train
+    torch.testing.assert_close(head.energy_loss(distribution, target, n_train), expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("config", [LNKConfig, SVGPConfig])
+def test_training_from_scratch_trains_the_backbone(config: type[LNKConfig] | type[SVGPConfig]):
+    variational = {"fit": "variational"} if config is LNKConfig else {}
+    settings = config(freeze_backbone=False, from_scratch=True, **variational)
+    assert settings.stages == ("warmup", "joint")
+    with pytest.raises(ValueError, match="from_scratch goes with"):
+        config(freeze_backbone=True, from_scratch=True, **variational)
