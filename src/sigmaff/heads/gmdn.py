@@ -72,6 +72,7 @@ class GMDN(Head):
     method = "gmdn"
     kind = "aleatoric"
     distribution = GaussianMixture
+    has_likelihood_loss = True
 
     def __init__(self, config: GMDNConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
