@@ -97,9 +97,9 @@ def test_a_run_from_before_resumes_as_it_began(tmp_path: Path, head: str) -> Non
         return potential_with(EVIDENTIAL) if head == "evidential" else case.potential()
 
     unbroken, resumed = model(), model()
-    case.run(unbroken, in_unit("normalised").model_copy(update={"forces_weight": None}), tmp_path / "unbroken")
+    old = in_unit("normalised").model_copy(update={"forces_weight": None})
+    case.run(unbroken, old, tmp_path / "unbroken")
     with pytest.raises(ZeroDivisionError):
-        old = in_unit("normalised").model_copy(update={"forces_weight": None})
         case.run(resumed, old, tmp_path, case.Reporter(at_epoch=3))
     make_old(tmp_path / "checkpoint.safetensors")
     if head == "evidential":

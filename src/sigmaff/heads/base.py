@@ -147,8 +147,8 @@ class Head(nn.Module, ABC):
     forces_weight: float = 0.99
     """Default of ρ in the loss (1 − ρ)·energy + ρ·forces."""
     has_likelihood_loss: ClassVar[bool] = False
-    """Whether ``energy_loss`` is a negative log-likelihood, up to ``energy_penalty``. It has no unit: how much it counts
-    beside errors of forces depends on theirs."""
+    """Whether ``energy_loss`` is a negative log-likelihood, up to ``energy_penalty``. It has no unit: how much it
+    counts beside errors of forces depends on theirs."""
     learning_rate: float | None = None
     """Default learning rate of the head's own parameters; ``None`` is that of the backbone."""
     solved_in: ClassVar[torch.dtype | None] = None

@@ -69,9 +69,9 @@ class TrainingConfig(Settings):
     )
     likelihood_unit: Literal["kcal/mol", "normalised"] = Field(
         default="kcal/mol",
-        description="unit of energy (and with Å of forces) in which forces are weighed against a likelihood of "
-        "energies: a likelihood has no unit, errors of forces have; normalised: rms force component times 1 Å. For heads "
-        "trained on a likelihood (evidential, gmdn, svgp, variational lnk)",
+        description="unit of energy in which errors of forces are weighed against a likelihood, which has no unit; "
+        "normalised: rms force component times 1 Å; for heads that are trained on a likelihood (evidential, gmdn, "
+        "svgp, variational lnk)",
     )
     stress_weight: float = Field(
         default=0.0,

@@ -3,12 +3,12 @@
 L_E is the head's, L_F the mean over atoms of ‖F − F_label‖₂, L_S the mean over structures of ‖W − W_label‖₂ / n_atoms
 with W = volume · stress, the derivative of the energy by strain; all in the model's normalised unit.
 
-A negative log-likelihood has no unit, errors have one. So the unit decides how much the likelihood counts beside forces:
-in that of ``likelihood_unit``, 1 kcal/mol = s in normalised ones, it is
+A negative log-likelihood has no unit, errors have one: their unit decides how much the likelihood counts beside forces.
+In that of ``likelihood_unit``, which is s normalised ones, the loss is
 
-    (1 − ρ)·(N + P/s) + ρ·L_F/s + ς·L_S/s      with L_E = N + P, N the likelihood and P a penalty on energies
+    (1 − ρ)·(N + P/s) + ρ·L_F/s + ς·L_S/s      with L_E = N + P, the likelihood and a penalty on energies
 
-and s times this is minimised: the loss with N times s. Heads without a likelihood have the same loss in all units.
+and s times this is minimised, which is the loss above with s·N for N. Losses without a likelihood have no such choice.
 """
 
 import warnings
