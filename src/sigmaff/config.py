@@ -58,7 +58,8 @@ def with_unnamed(config: Config, values: Mapping[str, Any]) -> Config:
         if section not in type(config).model_fields:
             continue
         if rest:
-            config = config.model_copy(update={section: with_unnamed(getattr(config, section), {rest: value})})
+            if (inner := getattr(config, section)) is not None:
+                config = config.model_copy(update={section: with_unnamed(inner, {rest: value})})
         elif section not in config.model_fields_set:
             copied = config.model_copy(update={section: value})
             copied.model_fields_set.discard(section)

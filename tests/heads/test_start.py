@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from conftest import Trained
-from contract import graph_of
 from head_case import atoms_of, give_posterior, plain_embedding
 from sigmaff.heads import LNK, HeadConfig, LNKConfig, SVGPConfig
 from sigmaff.models import Potential

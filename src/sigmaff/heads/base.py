@@ -114,6 +114,8 @@ FORMER_DEFAULTS = {
     "model.head.readout_pairs": False,
     "model.head.lengthscale_factor": 3.0,
     "model.head.start": "prior",
+    "training.likelihood_unit": "normalised",
+    "head_training.likelihood_unit": "normalised",
 }
 """Of settings whose default is another now: a run that began with them keeps them."""
 SAMPLING = ("model.head.n_samples", "model.head.draws")
@@ -149,6 +151,9 @@ class Head(nn.Module, ABC):
     """Posterior function samples that ``energy_deviations`` gives."""
     forces_weight: float = 0.99
     """Default of ρ in the loss (1 − ρ)·energy + ρ·forces."""
+    has_likelihood_loss: ClassVar[bool] = False
+    """Whether ``energy_loss`` is a negative log-likelihood, up to ``energy_penalty``. It has no unit: how much it
+    counts beside errors of forces depends on theirs."""
     learning_rate: float | None = None
     """Default learning rate of the head's own parameters; ``None`` is that of the backbone."""
     solved_in: ClassVar[torch.dtype | None] = None
@@ -202,6 +207,10 @@ class Head(nn.Module, ABC):
             n_train: number of training structures.
         """
         raise TypeError(f"the {self.method} head is solved, not trained")
+
+    def energy_penalty(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
+        """The part of a likelihood loss that has the unit of energy, as errors of forces do."""
+        return target.new_zeros(())
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
         """How unusual the surroundings of each atom are, as a variance of energy, (n_atoms,).

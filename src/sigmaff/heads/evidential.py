@@ -73,6 +73,7 @@ class Evidential(Head):
     kind: Kind = "epistemic"
     distribution = NormalInverseGamma
     forces_weight = 0.9
+    has_likelihood_loss = True
 
     def __init__(self, config: EvidentialConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -110,6 +111,13 @@ class Evidential(Head):
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Mean of the negative log-likelihood + λ|E − γ|(2v + α)."""
         assert isinstance(distribution, NormalInverseGamma)
+        return (distribution.negative_log_likelihood(target) + self._penalties(distribution, target)).mean()
+
+    def energy_penalty(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
+        """Mean of λ|E − γ|(2v + α)."""
+        assert isinstance(distribution, NormalInverseGamma)
+        return self._penalties(distribution, target).mean()
+
+    def _penalties(self, distribution: NormalInverseGamma, target: Tensor) -> Tensor:
         evidence = 2.0 * distribution.evidence.double() + distribution.excess.double() + 1.0
-        penalty = (target.double() - distribution.mean.double()).abs() * evidence
-        return (distribution.negative_log_likelihood(target) + self.config.regularization * penalty).mean()
+        return self.config.regularization * ((target.double() - distribution.mean.double()).abs() * evidence)

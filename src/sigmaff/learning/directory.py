@@ -81,7 +81,7 @@ def _current(settings: Any) -> Any:
     if not isinstance(settings, dict):
         return settings
     renamed = {"explore.stop_above": "explore.trust_below"}
-    added = {"select.cost_power": SelectConfig().cost_power}
+    added = {"select.cost_power": SelectConfig().cost_power, "training.likelihood_unit": "normalised"}
     if settings.get("model.head.name") == "lnk":
         added |= {"model.head.distance_aware": False, "model.head.distance_prior": LNKConfig().distance_prior}
     return added | {renamed.get(key, key): value for key, value in settings.items()}

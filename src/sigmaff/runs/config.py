@@ -1,9 +1,9 @@
 """The settings of a run."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.config import Settings
@@ -93,6 +93,16 @@ class RunConfig(Settings):
         if self.mc_dropout is not None and getattr(self.model.backbone, "dropout", 0.0) == 0.0:
             raise ValueError("mc_dropout needs a network with dropout: set model.backbone.dropout above 0")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_idle(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the unit of likelihoods where none is trained: as versions without that setting wrote it."""
+        written: dict[str, Any] = serialize(self)
+        head = self.model.head
+        if not HEADS[head.name].has_likelihood_loss or "solve" in head.stages:
+            for name in ("training", "head_training"):
+                (written.get(name) or {}).pop("likelihood_unit", None)
+        return written
 
     @property
     def has_std(self) -> bool:

@@ -15,16 +15,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
+from sigmaff.config import with_unnamed
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ModelFileError
 from sigmaff.files import atomic_write, digest, flatten
-from sigmaff.heads.base import SAMPLING
+from sigmaff.heads.base import FORMER_DEFAULTS, SAMPLING
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
 
 VERSION = 2
 """Format 1 is read too. It formed pair vectors in float32: weights that start from data differ in the last digit."""
+UNIT = "training.likelihood_unit"
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """Tensors by group ("weights", "average", "best", "moments") and name."""
@@ -45,6 +47,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
             tensors = _nested({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 - not a mapping
         if numbers["version"] == 1:
             numbers["identity"].pop("starting weights")
+        numbers["identity"].setdefault(UNIT, FORMER_DEFAULTS[UNIT])
         if numbers["version"] in (1, VERSION):
             return tensors, TrainingState.model_validate(numbers["state"]), _trained(numbers["identity"])
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -55,6 +58,15 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
         f"{path} has checkpoint format {numbers['version']}, this version of sigmaff reads {VERSION}: "
         "finish the run with the version that began it, or use another directory"
     )
+
+
+def as_begun(config: TrainingConfig, path: Path) -> TrainingConfig:
+    """With the unit of likelihoods that the run of a checkpoint began with, if the settings do not name one."""
+    try:
+        _, _, identity = read_checkpoint(path)
+    except (FileNotFoundError, ModelFileError):  # nothing to resume, or nothing that can be read: told on resuming
+        return config
+    return with_unnamed(config, {"likelihood_unit": identity[UNIT]})
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -67,6 +67,12 @@ class TrainingConfig(Settings):
         description="ρ in the loss (1 − ρ)·energy + ρ·forces; 0 trains on energies and computes no forces; null is the "
         "head's own: 0.99, and 0.9 for the evidential head",
     )
+    likelihood_unit: Literal["kcal/mol", "normalised"] = Field(
+        default="kcal/mol",
+        description="unit of energy in which errors of forces are weighed against a likelihood, which has no unit; "
+        "normalised: rms force component times 1 Å; for heads that are trained on a likelihood (evidential, gmdn, "
+        "svgp, variational lnk)",
+    )
     stress_weight: float = Field(
         default=0.0,
         ge=0,
@@ -118,9 +124,12 @@ class TrainingConfig(Settings):
     strategy: str = Field(default="auto", description="auto or ddp, as in Lightning Fabric")
 
     def for_head(self, head: Head) -> Self:
-        """A copy with the defaults of the head for values that are not set."""
+        """A copy with the defaults of the head for values that are not set, and without those of no effect on it."""
         asked = {"forces_weight": head.forces_weight, "head_learning_rate": head.learning_rate}
-        return self.model_copy(update={name: value for name, value in asked.items() if getattr(self, name) is None})
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if getattr(self, name) is None}
+        if not head.has_likelihood_loss:
+            changes["likelihood_unit"] = "normalised"
+        return self.model_copy(update=changes)
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step and the choice of the best."""

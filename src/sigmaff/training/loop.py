@@ -26,6 +26,7 @@ from sigmaff.models import Potential
 from sigmaff.progress import Listener
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
+    as_begun,
     identify,
     optimizer_tensors,
     read_checkpoint,
@@ -42,6 +43,8 @@ from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDiverged
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+CHECKPOINT = "checkpoint.safetensors"
 
 
 def train(
@@ -67,7 +70,7 @@ def train(
         listener: progress callbacks; ``None`` is silent.
         force: overwrite the checkpoint of another run, which is an error otherwise.
     """
-    config = config.for_head(potential.head)
+    config = (config if force else as_begun(config, directory / CHECKPOINT)).for_head(potential.head)
     fabric = _fabric(config)
     fabric.launch()
     if fabric.world_size > 1:
@@ -125,7 +128,7 @@ class Training:
     ) -> None:
         self.fabric, self.potential, self.config, self.seed, self.stop = fabric, potential, config, seed, stop
         self.train_set, self.validation_set = train_set, validation_set
-        self.checkpoint = directory / "checkpoint.safetensors"
+        self.checkpoint = directory / CHECKPOINT
         self.state = TrainingState()
         self.began = 0.0  # by the clock
         self.saved = 0.0  # seconds of the run at its last checkpoint

@@ -2,6 +2,13 @@
 
 L_E is the head's, L_F the mean over atoms of ‖F − F_label‖₂, L_S the mean over structures of ‖W − W_label‖₂ / n_atoms
 with W = volume · stress, the derivative of the energy by strain; all in the model's normalised unit.
+
+A negative log-likelihood has no unit, errors have one: their unit decides how much the likelihood counts beside forces.
+In that of ``likelihood_unit``, which is s normalised ones, the loss is
+
+    (1 − ρ)·(N + P/s) + ρ·L_F/s + ς·L_S/s      with L_E = N + P, the likelihood and a penalty on energies
+
+and s times this is minimised, which is the loss above with s·N for N. Losses without a likelihood have no such choice.
 """
 
 import warnings
@@ -18,6 +25,7 @@ from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import EnergyDistribution
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
+from sigmaff.units import KCAL_PER_MOL
 
 
 class Batch(NamedTuple):
@@ -71,7 +79,7 @@ class Objective(nn.Module):
     def _terms(self, batch: Batch) -> LossTerms:
         distribution, forces, virial = self._predicted(batch)
         terms = LossTerms(
-            energy_loss=self.potential.head.energy_loss(distribution, batch.energy, self.n_train),
+            energy_loss=self._energy_loss(distribution, batch.energy),
             energy_mae=(distribution.mean.detach() - batch.energy).abs().mean(),
         )
         if forces is not None and batch.forces is not None:
@@ -83,6 +91,15 @@ class Objective(nn.Module):
             n_atoms = scatter_sum(ones, graph.structure_index, graph.n_structures)
             terms = terms._replace(virial_loss=mean_norm((virial - batch.virial).flatten(1) / n_atoms[:, None]))
         return terms
+
+    def _energy_loss(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
+        """The head's, with its likelihood in the unit of the settings."""
+        head = self.potential.head
+        loss = head.energy_loss(distribution, target, self.n_train)
+        if self.config.likelihood_unit == "normalised":
+            return loss
+        penalty = head.energy_penalty(distribution, target)
+        return penalty + KCAL_PER_MOL / self.potential.statistics.scale * (loss - penalty)
 
     def _predicted(self, batch: Batch) -> tuple[EnergyDistribution, Tensor | None, Tensor | None]:
         """Energies, and forces and virial where they are trained."""

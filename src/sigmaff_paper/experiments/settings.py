@@ -66,7 +66,6 @@ QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
 """Learning rates of a Gaussian process, and of a backbone that is fine-tuned with it."""
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class Hour:
     """Trainings at scale hour: cosine schedule, no patience, compiled."""
