@@ -1,5 +1,6 @@
 """The command ``sigmaff reproduce``."""
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from sigmaff_paper.experiments.reproduce import Plan, PlannedCell
 
 app = typer.Typer(add_completion=False)
+UNUSABLE = {"no data": "without data", "other settings": "of other settings"}
+"""Words for the states of cells that cannot run."""
 
 
 @app.command()
@@ -121,9 +124,10 @@ def _total(planned: "Plan", cells: "list[PlannedCell]", workers: int) -> str:
     """Cells and hours, done and to run."""
     from sigmaff_paper.experiments.written import hours_text
 
-    left = [cell for cell in cells if cell.state == "to run"]
-    done = sum(cell.state == "done" for cell in cells)
-    counts = f"{len(cells)} cells: {done} done, {len(left)} to run"
+    left = [cell for cell in cells if cell.state in ("to run", "no data")]
+    states = Counter(cell.state for cell in cells)
+    counts = f"{len(cells)} cells: " + ", ".join(f"{states[state]} {state}" for state in ("done", "to run"))
+    counts += "".join(f", {states[state]} {words}" for state, words in UNUSABLE.items() if states[state])
     if planned.setup.scale == "quick":
         return f"{counts}. All take about {planned.experiment.quick_minutes} minutes on two cores."
     total = sum(cell.hours or 0.0 for cell in left)

@@ -16,14 +16,16 @@ STEP_OVERHEAD = {"schnet": 0.011, "dimenet++": 0.030, "nequip": 0.030}
 """Seconds of a step, however few structures it has."""
 PREDICTION_SHARE = 1 / 3
 """Time of a prediction over that of a step, for each structure."""
-FORCE_STD_PASSES = 14
-"""Predictions that take as long as one with analytic force σ (Table 6)."""
+FORCE_STD_PASSES = 2
+"""Predictions that take as long as one with analytic force σ, for each atom."""
+SOLVE_EPOCHS = 17
+"""Epochs of training that take as long as the solve of a process on a trained network."""
 
 
 def expected_hours(job: Job) -> float | None:
     """Return the hours of one core that a job is expected to take at most; ``None`` at scale quick.
 
-    Patience may end a training of scale paper earlier. Solves, copies and counts take minutes and count as nothing.
+    Patience may end a training of scale paper earlier. Copies, counts and timings take minutes and count as nothing.
     """
     cell = Cell.of(job)
     if job.name.startswith("quick/"):
@@ -37,6 +39,8 @@ def expected_hours(job: Job) -> float | None:
         trainings.append(config.head_training)
     n_train = config.data.split.n_train
     seconds = sum(_training_seconds(each, n_train, cell.backbone, n_atoms) for each in trainings)
+    if isinstance(job, TrainJob) and HEADS[config.model.head.name].force_std_methods:
+        seconds += SOLVE_EPOCHS * n_train * _structure_seconds(cell.backbone, n_atoms)
     return (seconds + _testing_seconds(job, cell.backbone, n_atoms)) / 3600
 
 
@@ -70,5 +74,5 @@ def _testing_seconds(job: ModelJob, backbone: str, n_atoms: int) -> float:
     elif config.ensemble is not None:
         n_passes = config.ensemble.size
     elif HEADS[config.model.head.name].force_std_methods:
-        n_passes = FORCE_STD_PASSES
+        n_passes = FORCE_STD_PASSES * n_atoms
     return n_structures * n_passes * PREDICTION_SHARE * _structure_seconds(backbone, n_atoms)

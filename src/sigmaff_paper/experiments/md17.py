@@ -316,7 +316,7 @@ EXPERIMENTS = {
     "md17-ood": Experiment(
         "detection of molecules of MD17 other than the one that a model was trained on",
         "Figures 3, 5, 6",
-        9,
+        11,
         jobs_of(DETECTION),
         present_detection,
     ),

@@ -299,17 +299,17 @@ EXPERIMENTS = {
     "qm7x-accuracy": Experiment(
         "errors on QM7-X, in and out of equilibrium",
         "Tables 4, 17, 18, 19, 20 (errors)",
-        15,
+        17,
         jobs_of(STUDIES),
         present_accuracy,
     ),
     "qm7x-calibration": Experiment(
-        "calibration on QM7-X", "Tables 4, 17, 18, 19, 20 (calibration)", 15, jobs_of(STUDIES), present_calibration
+        "calibration on QM7-X", "Tables 4, 17, 18, 19, 20 (calibration)", 17, jobs_of(STUDIES), present_calibration
     ),
     "qm7x-ooe": Experiment(
         "detection of non-equilibrium structures of QM7-X",
         "Tables 5, 17, 18, 19, 20 (AUC-ROC)",
-        15,
+        17,
         jobs_of(STUDIES),
         present_detection,
     ),
