@@ -31,6 +31,19 @@ def bags(n_atoms: list[int]) -> AtomicGraph:
     return graph_of(*(Atoms(f"H{n}", positions=100.0 * np.arange(3 * n).reshape(n, 3)) for n in n_atoms))
 
 
+def atoms_of(numbers: list[int], atoms_per_structure: list[int]) -> AtomicGraph:
+    """A graph that is nothing but elements and structures: all that a head looks at."""
+    return AtomicGraph(
+        positions=torch.zeros(len(numbers), 3, dtype=torch.float64),
+        atomic_numbers=torch.tensor(numbers),
+        structure_index=torch.repeat_interleave(torch.tensor(atoms_per_structure)),
+        pair_index=torch.zeros(2, 0, dtype=torch.int64),
+        pair_shift=torch.zeros(0, 3, dtype=torch.float64),
+        cell=None,
+        n_structures=len(atoms_per_structure),
+    )
+
+
 def potential_with(backbone: BackboneConfig, head: HeadConfig) -> Potential:
     """float64, evaluation mode, the head initialised on a few molecules."""
     return Case(backbone=backbone, head=head).build()

@@ -10,7 +10,7 @@ import torch
 from sklearn.gaussian_process import kernels as sklearn_kernels
 from torch import Tensor, nn
 
-from head_case import give_posterior
+from head_case import atoms_of, give_posterior
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.embedding import Embedding
@@ -38,19 +38,6 @@ ONE_STRUCTURE = torch.zeros(60, dtype=torch.int64)
 close = torch.testing.assert_close
 
 
-def atoms_of(numbers: list[int], atoms_per_structure: list[int]) -> AtomicGraph:
-    """A graph that is nothing but elements and structures: all that a head looks at."""
-    return AtomicGraph(
-        positions=torch.zeros(len(numbers), 3, dtype=torch.float64),
-        atomic_numbers=torch.tensor(numbers),
-        structure_index=torch.repeat_interleave(torch.tensor(atoms_per_structure)),
-        pair_index=torch.zeros(2, 0, dtype=torch.int64),
-        pair_shift=torch.zeros(0, 3, dtype=torch.float64),
-        cell=None,
-        n_structures=len(atoms_per_structure),
-    )
-
-
 GRAPH = atoms_of([6, 1, 1, 8, 6, 1, 1, 8, 6, 7, 7], [4, 3, 1, 3])
 """The last structure holds an element that the model does not know."""
 
@@ -61,7 +48,8 @@ def embeddings(n: int) -> Tensor:
 
 def lnk(elements: tuple[int, ...] = ELEMENTS, **settings: object) -> LNK:
     """A head with inducing points on random embeddings, a random posterior, and kernel parameters that are not one."""
-    config = LNKConfig(**({"n_inducing": 12, "n_samples": 8, "n_frequencies": 8} | settings))
+    fixed = {"embedding": "pre_activation", "n_inducing": 12, "n_samples": 8, "n_frequencies": 8}
+    config = LNKConfig(**(fixed | settings))
     head = LNK(config, EMBEDDING, elements)
     head.set_precision(torch.float64)
     head.initialize(embeddings(60), torch.tensor(elements).repeat(60 // len(elements)), ONE_STRUCTURE)

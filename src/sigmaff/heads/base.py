@@ -16,10 +16,11 @@ from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.observations import Observations
 from sigmaff.progress import Listener
 
-Stage = Literal["backbone", "joint", "head", "solve"]
+Stage = Literal["backbone", "warmup", "joint", "head", "solve"]
 """How a head gets its parameters, one stage after the other:
 
 - backbone: train the backbone with its own readout, without this head;
+- warmup: the same for a small part of the epochs;
 - joint: train backbone and head together, from scratch or from the stage before;
 - head: train the head on the frozen backbone;
 - solve: compute the head on the frozen backbone (``Head.solve``).
@@ -106,7 +107,14 @@ class HeadSettings(Settings):
         return self
 
 
-FORMER_DEFAULTS = {"model.head.variance_labels": "energy+forces", "model.head.distance_aware": False}
+FORMER_DEFAULTS = {
+    "model.head.variance_labels": "energy+forces",
+    "model.head.distance_aware": False,
+    "model.head.embedding": "pre_activation",
+    "model.head.readout_pairs": False,
+    "model.head.lengthscale_factor": 3.0,
+    "model.head.start": "prior",
+}
 """Of settings whose default is another now: a run that began with them keeps them."""
 SAMPLING = ("model.head.n_samples", "model.head.draws")
 """Settings that decide how force σ is sampled and nothing of how a model is made: with others, its run resumes."""
@@ -151,6 +159,13 @@ class Head(nn.Module, ABC):
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Set what depends on embeddings of training structures, before training."""
+
+    def start(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+        """Set what depends on training structures and their labels, before training. Arguments as for ``solve``."""
+        self.initialize(*train.embeddings())
+
+    def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+        """Solve again for what dropout has shifted, after a training with it. Arguments as for ``solve``."""
 
     def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> FitSummary:
         """Compute the parameters from labels. Heads with the stage ``solve`` have it.
@@ -218,6 +233,10 @@ class Head(nn.Module, ABC):
 
 def pooled(embedding: Embedding, values: Tensor, graph: AtomicGraph) -> Tensor:
     """Σ_i h_i of each structure in float64, or of tangents: (..., n_atoms, d) -> (..., n_structures, d)."""
-    compared = embedding.kernel_features(values.double())
-    shape = (*compared.shape[:-2], graph.n_structures, compared.shape[-1])
-    return compared.new_zeros(shape).index_add(-2, graph.structure_index, compared)
+    return summed_over_atoms(embedding.kernel_features(values.double()), graph)
+
+
+def summed_over_atoms(values: Tensor, graph: AtomicGraph) -> Tensor:
+    """Of each structure: (..., n_atoms, d) -> (..., n_structures, d)."""
+    shape = (*values.shape[:-2], graph.n_structures, values.shape[-1])
+    return values.new_zeros(shape).index_add(-2, graph.structure_index, values)

@@ -325,7 +325,8 @@ def _parse(path: Path, metadata: str) -> Header:
 def _completed(content: Any) -> Any:
     """With the settings of heads that a file does not name.
 
-    Draws behind sampled force σ are then independent. Heads up to format 4 do not look at surroundings.
+    Draws behind sampled force σ are then independent. Stationary kernels compare embeddings before their activation.
+    Heads up to format 4 do not look at surroundings.
     """
     if not isinstance(content, dict):
         return content
@@ -336,6 +337,8 @@ def _completed(content: Any) -> Any:
         if isinstance(head, dict) and head.get("name") in SAMPLED:
             if head.get("covariance") != "diagonal":  # whose forces are not sampled
                 head.setdefault("draws", "independent")
+            if head["name"] in ("lnk", "svgp"):
+                head.setdefault("embedding", "pre_activation")
             if head["name"] == "lnk" and content.get("format_version") in range(5):
                 head["distance_aware"] = False
     return content

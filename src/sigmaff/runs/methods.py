@@ -136,6 +136,7 @@ class Method:
 
 PAPERS_LNK = LNKConfig(
     kernel="rbf",
+    by_element=False,
     mean="constant",
     covariance="diagonal",
     fit="variational",

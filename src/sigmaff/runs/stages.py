@@ -1,7 +1,7 @@
 """From structures to a model: the stages of a head in order, and the members of an ensemble."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from sigmaff.training import TrainingConfig, TrainingDivergedError
 
 SECOND_LEARNING_RATE = 0.1
 """Learning rate of a backbone that is trained further together with a head, in units of the first one."""
-
+WARMUP_SHARE, WARMUP_STEPS = 0.1, 100
+"""Epochs of a warm-up over those of a training, and the longest rise of its learning rate."""
 
 UNKNOWN_TO_HOST = "which the adopted network does not know"
 Made = tuple[Model, RunRecord]
@@ -136,6 +137,8 @@ class _Stages:
     def execute(self, stage: Stage, before: Potential | None) -> Potential:
         if before is None:
             is_adopted = isinstance(self.config.model.backbone, AdoptConfig | HostConfig)
+            if stage == "warmup":
+                return self._warmup()
             return self._backbone() if stage == "backbone" or is_adopted else self._from_scratch()
         return {"joint": self._joint, "head": self._head, "solve": self._solve}[stage](before)
 
@@ -153,22 +156,44 @@ class _Stages:
             )
         if config.backbone_from is not None:
             return _backbone_from(config, config.backbone_from, self.data)
-        potential = self._new(config.model.model_copy(update={"head": DeterministicConfig()}))
+        potential = self._new_backbone()
         if list(potential.backbone.parameters()):
             self._train("training the backbone", potential, config.training, "backbone")
             if self.is_main_process:
                 save(potential, config.output / "backbone.sigmaff", force=True)
         return potential
 
+    def _new_backbone(self) -> Potential:
+        """A backbone with a readout of its own. One that nothing trains reads nothing."""
+        potential = self._new(self.config.model.model_copy(update={"head": DeterministicConfig()}))
+        if not list(potential.backbone.parameters()):
+            for weight in potential.head.parameters():
+                torch.nn.init.zeros_(weight)
+        return potential
+
+    def _warmup(self) -> Potential:
+        training = self.config.training
+        shorter = {"max_epochs": max(1, round(WARMUP_SHARE * training.max_epochs)), "validate_every": 1}
+        steps = min(training.schedule.warmup_steps, WARMUP_STEPS)
+        schedule = training.schedule.model_copy(update={"warmup_steps": steps})
+        warmup = training.model_copy(update={**shorter, "schedule": schedule})
+        return self._train("warming up the backbone", self._new_backbone(), warmup, "warmup")
+
     def _from_scratch(self) -> Potential:
         potential = self._new(self.config.model)
-        self._initialize_head(potential)
+        self._start(potential)
         return self._train("training", potential, self.config.training, "backbone")
 
     def _joint(self, backbone: Potential) -> Potential:
+        """A backbone that is trained already is trained further with a lower rate."""
         training = self.config.training
-        slower = training.model_copy(update={"learning_rate": SECOND_LEARNING_RATE * training.learning_rate})
-        return self._train_on("training backbone and head", backbone, slower, freeze=False)
+        if self.config.model.head.takes_backbone:
+            rate = SECOND_LEARNING_RATE * training.learning_rate
+            training = training.model_copy(update={"learning_rate": rate})
+        potential = self._train_on("training backbone and head", backbone, training, freeze=False)
+        if self.is_main_process and _dropout(self.config.model.backbone) > 0.0:
+            self._with_head(potential, potential.head.refit)
+        return potential
 
     def _head(self, backbone: Potential) -> Potential:
         return self._train_on("training the head", backbone, self.config.training, freeze=True)
@@ -187,13 +212,22 @@ class _Stages:
         torch.default_generator.manual_seed(self.config.seed)
         return Potential(model, self.data.statistics)
 
-    def _initialize_head(self, potential: Potential) -> None:
-        """Inducing points on the embeddings of the training structures."""
-        potential.head.initialize(*LabelledObservations(potential.eval(), self.data.train).embeddings())
+    def _start(self, potential: Potential) -> None:
+        """Inducing points on the embeddings of the training structures, and what else a head begins with."""
+        self._with_head(potential, potential.head.start)
+
+    def _with_head(self, potential: Potential, fit: Callable[..., None]) -> None:
+        """Let a head see the data as it predicts."""
+        train, held_out = (LabelledObservations(potential.eval(), part) for part in self._parts)
+        fit(train, held_out, seed=self.config.seed, listener=self.listener)
+
+    @property
+    def _parts(self) -> tuple[GraphDataset, GraphDataset]:
+        return self.data.train, self.data.validation
 
     def _train_on(self, text: str, backbone: Potential, training: TrainingConfig, *, freeze: bool) -> Potential:
         potential = backbone.with_head(self.config.model.head)
-        self._initialize_head(potential)
+        self._start(potential)
         settings = (self.config.head_training or training).model_copy(update={"freeze_backbone": freeze})
         return self._train(text, potential, settings, "head")
 
@@ -202,7 +236,7 @@ class _Stages:
 
         self.listener.stage(text)
         directory, seed = self.config.output / folder, self.config.seed
-        train_set, held_out = self.data.train, self.data.validation
+        train_set, held_out = self._parts
         result = train(
             potential, train_set, held_out, training, directory, seed=seed, listener=self.listener, force=self.force
         )
@@ -231,6 +265,12 @@ def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     taken.set_precision(potential.dtype)
     taken.load_state_dict(potential.state_dict())
     return taken
+
+
+def _dropout(backbone: BackboneConfig) -> float:
+    """Its rate; adopted networks and descriptors have none."""
+    rate: float = backbone.model_dump().get("dropout", 0.0)
+    return rate
 
 
 def _without_dropout(backbone: BackboneConfig) -> dict[str, object]:

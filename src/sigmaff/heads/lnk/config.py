@@ -6,6 +6,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from sigmaff.heads.base import SampledHeadSettings, Stage
+from sigmaff.heads.comparison import Compared
+from sigmaff.heads.lnk.inducing import Placement, PointSettings
 from sigmaff.heads.observations import Observations
 from sigmaff.progress import Listener
 
@@ -52,6 +54,20 @@ class LNKConfig(SampledHeadSettings):
         description="variational fit only: train the backbone first and keep it (the paper's fixed-LNK), or "
         "continue to train it together with the process (the paper's LNK)",
     )
+    from_scratch: bool = Field(
+        default=False,
+        description="variational fit with freeze_backbone false: after a warm-up of a tenth of the epochs with the "
+        "readout, network and process are trained together (as in the paper), not after a whole training",
+    )
+    start: Literal["solve", "prior"] = Field(
+        default="solve",
+        description="variational fit only: begin with the posterior that the closed form gives, or with the prior",
+    )
+    objective: Literal["predictive", "elbo"] = Field(
+        default="predictive",
+        description="variational fit only: log-likelihood of energies under the predictive distribution (the paper's), "
+        "or its expectation, which bounds the evidence (elbo); both less the divergence from the prior",
+    )
     variance_labels: Literal["energy", "energy+forces"] = Field(
         default="energy",
         description="closed form only: labels that reduce the variance of forces; force rows enter with a weight "
@@ -62,11 +78,33 @@ class LNKConfig(SampledHeadSettings):
         description="closed form only: criterion for lengthscale, scales, noise and the weight of force rows: the "
         "likelihood of held-out energies and forces, or that of the training set, which makes σ too narrow",
     )
+    embedding: Compared = Field(
+        default="activated",
+        description="what a kernel that falls off with distance compares: the activated embedding, features weighed as "
+        "the readout does (activated), or the embedding before its activation (pre_activation; the authors' code)",
+    )
     n_inducing: int = Field(
         default=100,
         ge=1,
         le=20_000,
         description="inducing points of a kernel that falls off with distance, shared out over the elements",
+    )
+    inducing: Placement = Field(
+        default="farthest",
+        description="where inducing points are: far apart, centres of clusters (kmeans), at random, or on the first "
+        "atoms of the training set (first_k; the paper's)",
+    )
+    readout_pairs: bool = Field(
+        default=True,
+        description="whether two of the inducing points of each element lie along the readout, on both sides of the "
+        "mean; a long lengthscale makes them a slope, which is the readout itself",
+    )
+    lengthscale_factor: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e4,
+        description="variational fit only: lengthscale at the start, in units of the mean distance between inducing "
+        "points of an element; the closed form tries several",
     )
     distance_aware: bool = Field(
         default=True,
@@ -93,12 +131,15 @@ class LNKConfig(SampledHeadSettings):
 
     unwritten: ClassVar[Mapping[str, Any]] = {
         **SampledHeadSettings.unwritten,
+        "embedding": "pre_activation",
         "features": "last",
         "n_directions": 20_000,
     }
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.from_scratch and (self.freeze_backbone or self.fit != "variational"):
+            raise ValueError("from_scratch goes with fit 'variational' and freeze_backbone false")
         needed = {"fit": "closed_form", "kernel": "linear", "variance_labels": "energy", "selection": "held_out"}
         if self.features == "all_layers" and any(getattr(self, name) != value for name, value in needed.items()):
             choices = ", ".join(f"{name} '{value}'" for name, value in needed.items())
@@ -111,8 +152,22 @@ class LNKConfig(SampledHeadSettings):
 
     @property
     def idle(self) -> tuple[str, ...]:
-        of_closed_form = () if self.fit == "closed_form" else ("distance_aware", "distance_prior")
-        return (*of_closed_form, "draws") if self.covariance == "diagonal" else of_closed_form
+        """Of the closed form, of a variational fit, of stationary kernels, and of sampled forces."""
+        is_solved = self.fit == "closed_form"
+        names = [] if not is_solved else ["lengthscale_factor", "start", "objective", "from_scratch"]
+        names += ["distance_aware", "distance_prior"] if not is_solved else []
+        names += ["embedding", "inducing", "readout_pairs", "lengthscale_factor"] if self.kernel == "linear" else []
+        return (*names, "draws") if self.covariance == "diagonal" else tuple(names)
+
+    @property
+    def begins_solved(self) -> bool:
+        return self.fit == "variational" and self.start == "solve" and self.mean != "backbone"
+
+    @property
+    def points(self) -> PointSettings:
+        return PointSettings(
+            placement=self.inducing, readout_pairs=self.readout_pairs, lengthscale_factor=self.lengthscale_factor
+        )
 
     @property
     def wants_surroundings(self) -> bool:
@@ -144,4 +199,6 @@ class LNKConfig(SampledHeadSettings):
     def stages(self) -> tuple[Stage, ...]:
         if self.fit == "closed_form":
             return ("backbone", "solve")
-        return ("backbone", "head") if self.freeze_backbone else ("backbone", "joint")
+        if self.freeze_backbone:
+            return ("backbone", "head")
+        return ("warmup", "joint") if self.from_scratch else ("backbone", "joint")

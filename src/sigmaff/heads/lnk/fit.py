@@ -21,7 +21,6 @@ from torch import Tensor
 from sigmaff.errors import ConfigError
 from sigmaff.heads.base import FitSummary
 from sigmaff.heads.cautious import N_FOLDS, Fold, choose_cautious_mean
-from sigmaff.heads.lnk.kernel import LENGTHSCALE_FACTOR
 from sigmaff.heads.lnk.reach import DISTANCE_ORIGIN, choose_reach
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, Observations, Rows
 from sigmaff.heads.posterior import (
@@ -197,7 +196,7 @@ def _candidates(head: "LNK", train: Observations) -> list[tuple["LNK", float]]:
     candidates = []
     for factor in LENGTHSCALES:
         candidate = deepcopy(head)
-        candidate.kernel.log_lengthscale.add_(float(np.log(factor / LENGTHSCALE_FACTOR)))
+        candidate.kernel.log_lengthscale.add_(float(np.log(factor / head.config.lengthscale_factor)))
         candidates.append((candidate, factor))
     return candidates
 

@@ -31,8 +31,12 @@ from sigmaff.heads.lnk import fit
 from sigmaff.heads.lnk.config import LNKConfig
 from sigmaff.heads.lnk.draws import Draws, draw
 from sigmaff.heads.lnk.factor import Factor, LowRankFactor, TriangularFactor
+from sigmaff.heads.lnk.inducing import place_points
 from sigmaff.heads.lnk.kernel import LocalKernel
+from sigmaff.heads.lnk.start import refit_mean, start_from_solution
 from sigmaff.heads.lnk.unseen import Place, UnseenSurroundings
+from sigmaff.heads.observations import Observations
+from sigmaff.progress import Listener
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -88,6 +92,7 @@ class LNK(Head):
             n_elements=n_elements,
             centred=config.by_element,
             embedding=embedding,
+            compared=config.embedding,
         )
         n_weights = self.kernel.n_weights
         self.weight_mean = nn.Parameter(torch.zeros(n_weights, dtype=torch.float64))
@@ -148,16 +153,37 @@ class LNK(Head):
             self.readout.to(dtype)
 
     def take_readout(self, readout: nn.Linear) -> None:
+        self.kernel.compared.take_readout(readout)
         if self.readout is not None:
             self.readout.load_state_dict(readout.state_dict())
 
     def initialize(self, node_features: Tensor, atomic_numbers: Tensor, structure_index: Tensor) -> None:
         """Place the inducing points on training embeddings."""
-        elements = self.element_index[atomic_numbers]
-        self.kernel.initialize(self._learned(node_features.detach()), elements, structure_index)
+        features, kinds = self._learned(node_features.detach()), self.kind_index[atomic_numbers]
+        self.kernel.initialize(features, self.element_index[atomic_numbers], structure_index)
+        if self.kernel.stationary is not None:
+            compared, directions = self.kernel.compared(features), self.kernel.compared.readout_directions(features)
+            points = place_points(self.config.points, compared, directions, kinds, self.config.n_inducing)
+            self.kernel.place(points)
         if self.unseen is not None:
             surroundings = self.embedding.surroundings(node_features.detach()).double()
-            self.unseen.learn(surroundings, self.kind_index[atomic_numbers])
+            self.unseen.learn(surroundings, kinds)
+
+    @torch.no_grad()
+    def start(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+        """Begin with the posterior that the closed form gives, unless the settings say otherwise."""
+        super().start(train, held_out, seed=seed, listener=listener)
+        if self.config.begins_solved:
+            start_from_solution(self, self, train, held_out, seed, listener)
+
+    @torch.no_grad()
+    def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+        if self.config.mean != "backbone":
+            refit_mean(self, self, train, held_out, seed, listener)
+
+    def basis(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
+        """φ of each atom, (n_atoms, p)."""
+        return self.kernel.basis(self._learned(node_features), self.element_index[graph.atomic_numbers])
 
     def _learned(self, node_features: Tensor) -> Tensor:
         return self.embedding.learned(node_features).double()
@@ -237,12 +263,18 @@ class LNK(Head):
         return None if self.unseen is None else self.unseen.again_at(*self._surroundings(node_features, graph))
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Negative predictive log-likelihood, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train."""
+        """Minus log-likelihood of energies, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train.
+
+        Of the predictive distribution, or its expectation over the process (``objective``: elbo).
+        """
         if distribution.variance is None:
             raise TypeError("the LNK is trained on a distribution with a variance")
-        variance = distribution.variance + torch.exp(2.0 * self.log_noise)
-        misfit = (target.double() - distribution.mean).square() / variance
-        likelihood = -0.5 * (misfit + variance.log() + math.log(2.0 * math.pi))
+        noise, misfit = torch.exp(2.0 * self.log_noise), (target.double() - distribution.mean).square()
+        if self.config.objective == "elbo":
+            misfit, variance = misfit + distribution.variance, noise
+        else:
+            variance = distribution.variance + noise
+        likelihood = -0.5 * (misfit / variance + variance.log() + math.log(2.0 * math.pi))
         return self.kl_divergence() / n_train - likelihood.mean()
 
     def kl_divergence(self) -> Tensor:
@@ -312,7 +344,7 @@ class LNK(Head):
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
         features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
-        summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+        summed = scatter_sum(self.basis(node_features, graph), graph.structure_index, graph.n_structures)
         residual = self.kernel.residual(features, elements, summed, graph)
         place = self._place(node_features, graph)
         return summed, residual if place is None else residual + place.variance(graph)

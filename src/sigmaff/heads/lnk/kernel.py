@@ -1,14 +1,14 @@
 """The kernel of the LNK in weight space: features φ of an atom's embedding, and the variance that they leave out.
 
-    k(h, e; h', e') = δ(e, e') [ s² κ(|h − h'|²/ℓ²) + s_lin² α² (a(h) − ā_e)·(a(h') − ā_e) ] + s_lin² P(e, e')
+    k(h, e; h', e') = δ(e, e') [ s² κ(|x − x'|²/ℓ²) + s_lin² α² (a(h) − ā_e)·(a(h') − ā_e) ] + s_lin² P(e, e')
                     = φ(h, e)·φ(h', e') + residual
 
-The stationary part κ is whitened by its inducing points, φ = L⁻¹ k(Z, h), and leaves a residual. The linear part acts
-on what the readout of the backbone acts on, the activated embedding a(h), and is exact. It is centred: ā_e is the mean
-over the training atoms of an element, so that the share of such a mean atom is a constant of its element. Constants
-vary only as the training compositions determine them: P projects on the span of these compositions. What they leave
-open is a matter of reference energies (``DatasetStatistics.reference_std``), not of embeddings. Where all elements are
-compared as if of one, ā = 0 and P = 1.
+The stationary part κ compares x(h) (``Comparison``). It is whitened by its inducing points, φ = L⁻¹ k(Z, x), and
+leaves a residual. The linear part acts on what the readout of the backbone acts on, the activated embedding a(h), and
+is exact. It is centred: ā_e is the mean over the training atoms of an element, so that the share of such a mean atom is
+a constant of its element. Constants vary only as the training compositions determine them: P projects on the span of
+these compositions. What they leave open is a matter of reference energies (``DatasetStatistics.reference_std``), not of
+embeddings. Where all elements are compared as if of one, ā = 0 and P = 1.
 
 Features of hidden layers, if the head takes them, follow the activated embedding as they are. Then α differs between
 the layers, so that training energies vary alike by all of them, and s_lin² is shared out over the layers.
@@ -29,13 +29,12 @@ from torch import Tensor, nn
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.cache import Cached
+from sigmaff.heads.comparison import Compared, Comparison
 from sigmaff.heads.kernels import StationaryKernel, squared_distances
-from sigmaff.heads.lnk.inducing import choose_inducing_points
+from sigmaff.heads.lnk.inducing import Points
 
 JITTER = 1e-8
 """Added to the diagonal of K_ZZ, relative to the kernel's scale."""
-LENGTHSCALE_FACTOR = 3.0
-"""Initial ℓ in units of the mean distance between inducing points of one element."""
 RANK = 1e-9
 """Singular value of the compositions, over the largest, below which they do not determine a direction."""
 MAX_PAIRS = 2**24
@@ -65,6 +64,7 @@ class LocalKernel(nn.Module):
         n_elements: int,
         centred: bool,
         embedding: Embedding,
+        compared: Compared = "pre_activation",
     ) -> None:
         super().__init__()
         self.stationary = stationary
@@ -75,6 +75,7 @@ class LocalKernel(nn.Module):
         self.n_weights = self.n_inducing + (n_elements * (self.n_linear + 1) if linear else 0)
         self.embedding = embedding
         self.activation = embedding.activation
+        self.compared = Comparison(compared if stationary is not None else "pre_activation", embedding)
         n_features = embedding.n_features
         self.inducing_points = nn.Parameter(torch.zeros(self.n_inducing, n_features, dtype=torch.float64))
         self.log_linear_scale = nn.Parameter(torch.zeros((), dtype=torch.float64)) if linear else None
@@ -93,29 +94,28 @@ class LocalKernel(nn.Module):
 
     @torch.no_grad()
     def initialize(self, features: Tensor, elements: Tensor, structure_index: Tensor) -> None:
-        """Inducing points on training embeddings; length and scale of the kernel from their distances.
+        """What follows from training embeddings, but for inducing points.
 
         The linear part gets the mean of each element, and the span of the compositions.
         """
-        compared, activated = self.compared(features), self.activated(features)
-        self.center.copy_(compared.mean(0))
+        activated = self.activated(features)
+        self.center.copy_(self.compared(features).mean(0))
         self.activation_scale.copy_(self.embedding.last(activated).square().sum(-1).mean().rsqrt())
         if self.centred and self.linear_center is not None and self.composition_projector is not None:
-            kinds = self.one_hot[elements][:, : self.n_elements]
-            self.linear_center[:-1] = _means(kinds.T, activated)
+            one_hot = self.one_hot[elements][:, : self.n_elements]
+            self.linear_center[:-1] = _means(one_hot.T, activated)
             n_structures = int(structure_index.max()) + 1
-            self.composition_projector.copy_(_projector(scatter_sum(kinds, structure_index, n_structures)))
+            self.composition_projector.copy_(_projector(scatter_sum(one_hot, structure_index, n_structures)))
         if self.embedding.hidden_layers:
             self.activation_scale.mul_(self._layer_scales(features, elements, structure_index))
-        if self.stationary is None:
-            return
-        points, labels = choose_inducing_points(compared, elements, self.n_inducing)
-        self.inducing_points.copy_(points)
-        self.inducing_elements.copy_(labels)
-        pairs = (labels[:, None] == labels).triu(diagonal=1)
-        if pairs.any():
-            distances = squared_distances(points - self.center, points - self.center)[pairs].sqrt()
-            self.log_lengthscale.copy_((LENGTHSCALE_FACTOR * distances.mean()).log())
+
+    @torch.no_grad()
+    def place(self, points: Points) -> None:
+        """Take over inducing points, and their lengthscale."""
+        self.inducing_points.copy_(points.points)
+        self.inducing_elements.copy_(points.elements if self.centred else torch.zeros_like(points.elements))
+        if points.lengthscale is not None:
+            self.log_lengthscale.copy_(points.lengthscale.log())
 
     def _layer_scales(self, features: Tensor, elements: Tensor, structure_index: Tensor) -> Tensor:
         """Of each column, so that the energy rows of all layers vary alike; that of the embedding is one."""
@@ -136,10 +136,6 @@ class LocalKernel(nn.Module):
     def has_centers(self) -> bool:
         """Whether the mean of each element is known; files of format 3 and older do not have it."""
         return self.centred and (self.linear_center is None or bool(self.linear_center.any()))
-
-    def compared(self, features: Tensor) -> Tensor:
-        """What the stationary part compares, and what inducing points are: (..., d)."""
-        return self.embedding.kernel_features(features)
 
     def activated(self, features: Tensor) -> Tensor:
         """What the linear part acts on: the activated embedding and hidden layers, (..., n_learned)."""
@@ -197,7 +193,7 @@ class LocalKernel(nn.Module):
         """Derivatives of φ along the tangents, summed over atoms of a structure, (c, n_structures, n_weights)."""
         parts, constants = [], self.constants()
         if self.stationary is not None:
-            compared, moved = self.compared(features), self.compared(tangents)
+            compared, moved = self.compared(features), self.compared.slopes(features, tangents)
             along = (moved * compared).sum(-1, keepdim=True) - moved @ self.inducing_points.T  # t·(h − z)
             slope = self.stationary.first_derivative(self._distances(compared, constants)) * along
             scaled = 2.0 * constants.inverse_length.square() * slope * constants.amplitude[elements]
@@ -237,7 +233,7 @@ class LocalKernel(nn.Module):
         if self.stationary is not None:
             at_zero = self.stationary.first_derivative(tangents.new_zeros(()))
             scale = -2.0 * at_zero * torch.exp(2.0 * (self.log_scale - self.log_lengthscale))
-            moved = self.compared(tangents)
+            moved = self.compared.slopes(features, tangents)
             residual = scale * moved.square().sum(-1) - slopes[..., : self.n_inducing].square().sum(-1)
         if self.has_unseen(elements):
             residual = residual + self._unseen_slopes(features, tangents, elements).square().sum(-1)
@@ -280,7 +276,7 @@ class LocalKernel(nn.Module):
     def _slope_pair_sum(self, features: Tensor, tangents: Tensor, elements: Tensor, graph: AtomicGraph) -> Tensor:
         """Σ_ij t_i·(∂∂'k)(h_i, h_j)·t_j of the stationary part, (c, n_structures)."""
         assert self.stationary is not None
-        h, t = graph.pad(self.compared(features) - self.center), graph.pad(self.compared(tangents))
+        h, t = graph.pad(self.compared(features) - self.center), graph.pad(self.compared.slopes(features, tangents))
         kind = graph.pad(self.one_hot[elements])
         inverse = self.constants().inverse_length.square()
         u = squared_distances(h, h) * inverse

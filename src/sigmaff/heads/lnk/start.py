@@ -1,0 +1,138 @@
+"""Where a variational fit begins, and where its mean ends: at solutions of the closed form.
+
+With the network frozen, energies and forces are linear in the weights of the process, so gradient descent need not look
+for what one solve gives. The start takes the smallest weights that meet held-out labels as well as the best do
+(``TOLERANCE``), sets the prior's scale to the size of these weights, and gives them the covariance of a closed form
+with a σ of the size of training errors. What is left to gradient descent is the likelihood.
+"""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, LinearFunction, Observations, Rows
+from sigmaff.heads.posterior import FORCE_WEIGHTS, Moments, Posterior, posteriors
+from sigmaff.progress import Counter, Listener
+
+if TYPE_CHECKING:
+    from sigmaff.heads.lnk.head import LNK
+
+TOLERANCE = 0.01
+"""Relative increase of the held-out errors (geometric mean over energies and forces) that smaller weights may cost."""
+NOISE = 0.1
+"""σ of the noise of labels at the start, over the rms error of training energies: σ of the process accounts for it."""
+LEAST_PRIOR = 3.0
+"""σ of energies by the prior, over the rms error of training energies: labels can only make it smaller."""
+TINY = 1e-24
+BISECTIONS = 60
+
+
+def start_from_solution(
+    process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
+) -> None:
+    """Set mean, covariance, scale and noise of a process to those of the closed form.
+
+    Arguments:
+        process: a variational process of unit scale with inducing points. Its mean is that of the prior.
+        function: the energy of a structure as a function of the weights of the process.
+        train, held_out: observations whose misses are those of the process.
+    """
+    solved = _Solved.of(function, train, held_out, seed, listener)
+    found, _ = solved.smallest()
+    error, moment = solved.training_error(found), solved.energy.gram / solved.energy.count
+    if process.covariance == "diagonal":
+        moment = _moment_of_atoms(process, train)
+    scale = math.sqrt(max(float(found.mean.square().mean()), (LEAST_PRIOR * error) ** 2 / float(moment.trace())))
+    process.kernel.log_scale.fill_(math.log(scale))
+    if process.kernel.log_linear_scale is not None:
+        process.kernel.log_linear_scale.fill_(math.log(scale))
+    process.weight_mean.copy_(found.mean / scale)
+    process.log_noise.fill_(math.log(NOISE * error))
+    assert process.weight_cholesky is not None
+    covariance = _with_spread(found, moment, (error / scale) ** 2).covariance
+    process.weight_cholesky.copy_(torch.linalg.cholesky(covariance))
+
+
+def refit_mean(
+    process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
+) -> bool:
+    """Solve for the mean of the process again, as it predicts: after a training with dropout, without it.
+
+    Kept only where it lowers the held-out errors of energies and forces together. Return whether it was.
+    """
+    before = process.weight_mean.clone()
+    process.weight_mean.zero_()
+    solved = _Solved.of(function, train, held_out, seed, listener)
+    found, errors = solved.smallest()
+    trained = [rows.targets - rows.features @ before for rows in solved.held_out]
+    is_better = _score(errors) < _score(trained)
+    process.weight_mean.copy_(found.mean if is_better else before)
+    return is_better
+
+
+class _Solved(NamedTuple):
+    """Posteriors of several noises and weights of force rows."""
+
+    candidates: list[Posterior]
+    energy: Moments  # of training energies
+    held_out: list[Rows]  # of energies and of forces
+
+    @classmethod
+    def of(
+        cls, function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
+    ) -> "_Solved":
+        energy = forces = Moments.empty(function.n_weights)
+        counter = Counter(listener, len(train) + len(held_out))
+        for ((own, of_forces),), n_structures in train.rows([function], TRAINING_ROWS, seed):
+            energy = energy.plus(own)
+            forces = forces if of_forces is None else forces.plus(of_forces)
+            counter.add(n_structures)
+        (held,) = held_out.undetermined_rows([function], HELD_OUT_ROWS, seed, counter)
+        weights = FORCE_WEIGHTS[1:] if forces.count else FORCE_WEIGHTS[:1]
+        return cls(posteriors(energy, forces, weights), energy, held)
+
+    def smallest(self) -> tuple[Posterior, list[Tensor]]:
+        """Of those whose held-out errors are within the tolerance of the best, the one of smallest weights."""
+        errors = [self._errors(candidate) for candidate in self.candidates]
+        scores = [_score(each) for each in errors]
+        limit = min(scores) + math.log(1.0 + TOLERANCE)
+        allowed = [k for k, score in enumerate(scores) if score <= limit]
+        found = min(allowed, key=lambda k: float(self.candidates[k].mean.square().sum()))
+        return self.candidates[found], errors[found]
+
+    def _errors(self, candidate: Posterior) -> list[Tensor]:
+        mean = candidate.mean
+        return [rows.targets - rows.features @ mean for rows in self.held_out]
+
+    def training_error(self, candidate: Posterior) -> float:
+        """Rms error of training energies."""
+        mean, energy = candidate.mean, self.energy
+        total = energy.square - 2.0 * float(mean @ energy.projection) + float(mean @ energy.gram @ mean)
+        return math.sqrt(max(total, TINY * energy.square) / energy.count)
+
+
+def _score(errors: list[Tensor]) -> float:
+    """Log of the geometric mean of mean absolute errors, over kinds of rows."""
+    return sum(float(error.abs().mean().log()) for error in errors) / len(errors)
+
+
+def _moment_of_atoms(process: "LNK", train: Observations) -> Tensor:
+    """Σ φφᵀ over the atoms of a structure, mean over structures, (p, p)."""
+    total = torch.zeros_like(process.weight_mean).diag()
+    for batch in train.batches():
+        basis = process.basis(batch.embeddings(), batch.graph)
+        total = total + basis.T @ basis
+    return total / len(train)
+
+
+def _with_spread(posterior: Posterior, moment: Tensor, variance: float) -> Posterior:
+    """With the noise for which rows of this second moment have the given variance on average, at most the prior's."""
+    low, high = math.log(TINY), -math.log(TINY)
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        covariance = replace(posterior, noise=math.exp(middle)).covariance
+        low, high = (middle, high) if float((moment * covariance).sum()) < variance else (low, middle)
+    return replace(posterior, noise=math.exp(high))
