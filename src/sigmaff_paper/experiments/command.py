@@ -125,7 +125,7 @@ def _total(planned: "Plan", cells: "list[PlannedCell]", workers: int) -> str:
     from sigmaff_paper.experiments.written import hours_text
 
     left = [cell for cell in cells if cell.state in ("to run", "no data")]
-    states = Counter(cell.state for cell in cells)
+    states = Counter[str](cell.state for cell in cells)
     counts = f"{len(cells)} cells: " + ", ".join(f"{states[state]} {state}" for state in ("done", "to run"))
     counts += "".join(f", {states[state]} {words}" for state, words in UNUSABLE.items() if states[state])
     if planned.setup.scale == "quick":

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 
 from sigmaff.evaluation.metrics import auroc_interval
+from sigmaff.heads import LNKConfig
 from sigmaff.runs.jobs import Results
+from sigmaff.runs.methods import PAPERS_LNK
 from sigmaff_paper.experiments.settings import (
     BACKBONES,
     HEAD_SHARE,
@@ -30,13 +32,13 @@ CALIBRATION = (
     "also grows with energy σ.",
 )
 LNK = (
-    "Inducing points are distributed over elements and chosen far apart; the paper takes the first of the training "
-    "set.",
-    "The kernel compares embeddings before the activation of the readout.",
-    "LNK and SVGP-DKL start from a trained backbone; the paper trains them from scratch.",
-    "The LNK compares atoms of one element only; the paper compares all.",
+    "Inducing points are distributed over elements and chosen far apart, two for each element along the readout; the "
+    "paper takes the first of the training set.",
+    "Kernels of distances compare activated embeddings, weighed as the readout does.",
+    "Variational fits begin with the posterior of the closed form. After a training with dropout, the mean is fitted "
+    "again without it.",
 )
-"""Of the variational processes, as ``runs.methods.PAPERS_LNK`` sets them."""
+"""Of the variational processes, whatever their settings."""
 
 
 def differences(setup: Setup, kind: Kind, backbones: Iterable[str], results: Results) -> list[str]:
@@ -48,7 +50,15 @@ def differences(setup: Setup, kind: Kind, backbones: Iterable[str], results: Res
     """
     of_scale = {"quick": _of_quick_scale, "hour": _of_hour_scale, "paper": _of_paper_scale}[setup.scale]
     of_kind = _of_md17(setup, results) if kind == "md17" else _of_qm7x()
-    return [_trainings(setup), *CALIBRATION, *LNK, *ALWAYS, *of_kind, *of_scale(setup, kind, list(backbones))]
+    of_methods = [*CALIBRATION, *LNK, *_of_settings(PAPERS_LNK), *ALWAYS]
+    return [_trainings(setup), *of_methods, *of_kind, *of_scale(setup, kind, list(backbones))]
+
+
+def _of_settings(lnk: LNKConfig) -> list[str]:
+    """Of the paper's LNK, where its settings are not the paper's."""
+    started = "LNK and SVGP-DKL start from a trained backbone; the paper trains them from scratch."
+    by_element = "The LNK compares atoms of one element only; the paper compares all."
+    return [note for note, holds in ((started, not lnk.from_scratch), (by_element, lnk.by_element)) if holds]
 
 
 def _trainings(setup: Setup) -> str:
