@@ -1,5 +1,7 @@
 """Scores of how new a structure is: each finds the change that it is for, and none is fooled by symmetry or size."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import gmean
@@ -9,7 +11,8 @@ from sigmaff.evaluation import Evaluation, summarize
 from sigmaff.evaluation.detection import SCORES
 from sigmaff.evaluation.metrics import auroc_interval
 from sigmaff.evaluation.paired import auroc_differences, detection_scores
-from sigmaff.models.prediction import Provenance
+from sigmaff.models.force_growth import ForceGrowth
+from sigmaff.models.prediction import Calibration, Provenance
 
 N_ATOMS = 20
 
@@ -51,6 +54,8 @@ def test_scores_are_what_their_names_say(rng: np.random.Generator) -> None:
     scores = detection_scores(evaluation(forces_std, atom_std))
     sizes = np.sqrt((forces_std**2).sum(axis=2))
     assert scores["forces_auroc"] == pytest.approx(np.sqrt((forces_std**2).mean(axis=(1, 2))))
+    covariances = [np.diag(std.ravel() ** 2) for std in forces_std]
+    assert scores["forces_auroc_trace"] == pytest.approx([np.trace(covariance) for covariance in covariances])
     assert scores["forces_auroc_geometric_mean"] == pytest.approx(gmean(sizes, axis=1))
     assert scores["forces_auroc_largest_atom"] == pytest.approx(sizes.max(axis=1))
     assert scores["energy_auroc_largest_atom"] == pytest.approx(atom_std.max(axis=1))
@@ -60,7 +65,12 @@ def test_scores_are_what_their_names_say(rng: np.random.Generator) -> None:
 def test_a_summary_has_each_auroc_with_its_interval(rng: np.random.Generator) -> None:
     inside, outside = drawn(rng, 40), drawn(rng, 30, shift=1.3)
     summary, is_new = summarize(inside, outside), np.repeat([0, 1], [40, 30])
-    for key in ("forces_auroc_geometric_mean", "forces_auroc_largest_atom", "energy_auroc_largest_atom"):
+    for key in (
+        "forces_auroc_trace",
+        "forces_auroc_geometric_mean",
+        "forces_auroc_largest_atom",
+        "energy_auroc_largest_atom",
+    ):
         scores = np.concatenate([detection_scores(item)[key] for item in (inside, outside)])
         assert summary[key] == pytest.approx(roc_auc_score(is_new, scores))
         assert summary[f"{key}_ci"] == pytest.approx(auroc_interval(summary[key], 40, 30))
@@ -88,7 +98,27 @@ def test_a_larger_structure_of_the_same_kind_has_no_larger_score(rng: np.random.
     std, atom_std = rng.lognormal(size=(4, 5, 3)), rng.lognormal(size=(4, 5))
     one, copies = evaluation(std, atom_std), evaluation(np.tile(std, (1, 3, 1)), np.tile(atom_std, (1, 3)))
     for key, score in detection_scores(copies).items():
-        assert score == pytest.approx(detection_scores(one)[key]), key
+        n = 3 if key == "forces_auroc_trace" else 1  # the trace is extensive
+        assert score == pytest.approx(n * detection_scores(one)[key]), key
+
+
+def test_the_trace_is_of_raw_std_and_counts_atoms(rng: np.random.Generator) -> None:
+    """Larger structures with smaller σ: the trace finds them new, the rms familiar. A calibration does not matter."""
+    known, larger = rng.uniform(1.0, 2.0, (30, 4, 3)), rng.uniform(0.5, 0.9, (30, 40, 3))
+    summary = summarize(evaluation(known), evaluation(larger))
+    assert (summary["forces_auroc_trace"], summary["forces_auroc"]) == (1.0, 0.0)
+    plain, growth = evaluation(known), ForceGrowth(isotropy=1.0, exponent=1.0, typical=1.0)
+    calibrated = replace(
+        plain,
+        forces_calibration=Calibration(method="toy", scale=3.0, n_samples=1, growth=growth),
+        component_std_raw=np.repeat(rng.uniform(0.1, 9.0, 30), 4),
+    )
+    rms, trace = (
+        detection_scores(calibrated)[key] / detection_scores(plain)[key]
+        for key in ("forces_auroc", "forces_auroc_trace")
+    )
+    assert rms.max() > 2 * rms.min()
+    assert trace == pytest.approx(np.ones(30))
 
 
 def test_methods_without_std_of_atoms_have_no_score_of_them(rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from scipy.stats import spearmanr
+from scipy.stats import norm, spearmanr
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -200,6 +200,12 @@ def test_calibrations_scale_every_std_but_that_of_atoms(noisy: Evaluation) -> No
         assert summary[f"{quantity}_calibration"] < 0.05
         assert summary[f"{quantity}_calibration_raw"] > 0.5
         assert summary[f"{quantity}_calibration_paper"] == pytest.approx(1.254, abs=0.03)
+        errors, std = (getattr(noisy, f"{quantity}_{name}").ravel() for name in ("error", "std_raw"))
+        levels = np.arange(1, 10) / 10
+        inside = np.abs(errors)[:, None] <= std[:, None] * norm.ppf(0.5 + 0.5 * levels)
+        each = np.sqrt(((levels - inside) ** 2).sum(axis=1))
+        assert summary[f"{quantity}_calibration_paper_raw"] == pytest.approx(each.mean())
+        assert summary[f"{quantity}_calibration_paper_raw"] > 1.35  # σ is too small by a factor of two
         assert summary[f"{quantity}_coverage_68"] == pytest.approx(0.6827, abs=0.04)
         assert summary[f"{quantity}_coverage_95"] == pytest.approx(0.95, abs=0.02)
         assert summary[f"{quantity}_nll"] < summary[f"{quantity}_nll_raw"]

@@ -2,7 +2,8 @@
 
 A shift of all atoms (a higher temperature) and a local event (one broken bond) call for different numbers. The mean of
 logarithms sees a small change of every atom and hardly a large one of a single atom; the largest value sees that one.
-All are intensive: a larger structure of the same kind has no larger score, but for the largest of more atoms.
+All are intensive: a larger structure of the same kind has no larger score, but for the largest of more atoms, and for
+the energy σ of the whole and the trace of the force covariance, which papers use.
 """
 
 from collections.abc import Callable
@@ -34,6 +35,17 @@ def largest_atom_energy_std(evaluation: Evaluation) -> FloatArray | None:
 def forces_std_rms(evaluation: Evaluation) -> FloatArray | None:
     """Root mean square of force σ, eV/Å, (n_structures,)."""
     return evaluation.structure_rms(evaluation.forces_std)
+
+
+def forces_variance_trace(evaluation: Evaluation) -> FloatArray | None:
+    """Trace of the force covariance, Σ σ² over atoms and components, (eV/Å)², (n_structures,): not intensive.
+
+    Of the raw σ, so without the growth of a calibration.
+    """
+    std = evaluation.forces_std_raw
+    if std is None:
+        return None
+    return np.bincount(evaluation.structure_index, np.square(std).sum(axis=1), minlength=evaluation.n_structures)
 
 
 def forces_std_geometric_mean(evaluation: Evaluation) -> FloatArray | None:
@@ -68,6 +80,7 @@ SCORES: dict[str, Score] = {
     "energy_auroc_total": energy_std_total,
     "energy_auroc_largest_atom": largest_atom_energy_std,
     "forces_auroc": forces_std_rms,
+    "forces_auroc_trace": forces_variance_trace,
     "forces_auroc_geometric_mean": forces_std_geometric_mean,
     "forces_auroc_largest_atom": largest_atom_forces_std,
 }

@@ -24,13 +24,14 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     The keys are always the same; ``None`` means undefined: no label, no σ, or no OOD set.
 
     - ``_nll`` and ``_crps`` score the distribution that is reported: that of the calibration's intervals.
-    - ``_raw``: before calibration, with Gaussian intervals; ``_paper``: the per-sample average.
+    - ``_raw``: before calibration, with Gaussian intervals; ``_paper``: the per-sample average; ``_paper_raw``: both.
     - ``_ci``: 95 % bootstrap interval over structures. Resampling adds chance to a calibration score, so
       near its finite-sample floor the interval may lie above the score itself. ``_auroc_ci``: score interval,
       which is not a point at an AUROC of 1 (``metrics.auroc_interval``).
     - ``_std_zero``: how many σ are 0, as of forces that vanish by symmetry; σ measures leave them out.
     - ``energy_auroc`` and ``energy_fpr95`` rank structures by energy σ per atom (``_total``: of the whole),
-      ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ; OOD is the positive class.
+      ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ, ``forces_auroc_trace`` by the sum of their raw
+      force σ², which grows with size; OOD is the positive class.
     - ``_auroc_geometric_mean`` ranks by the geometric mean over atoms, which finds shifts of all atoms, and
       ``_auroc_largest_atom`` by the largest of an atom, which finds local events (``sigmaff.evaluation.detection``).
     """
@@ -59,6 +60,7 @@ STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "calibration": lambda s: s.calibration_score(),
     "calibration_raw": lambda s: s.uncalibrated.calibration_score(),
     "calibration_paper": lambda s: metrics.per_sample_calibration_score(s.errors, s.std, s.calibration),
+    "calibration_paper_raw": lambda s: metrics.per_sample_calibration_score(s.errors, s.uncalibrated.std),
     "miscalibration_area": lambda s: metrics.miscalibration_area(s.errors, s.std, s.calibration),
     "coverage_68": lambda s: float(s.coverage([metrics.ONE_SIGMA])[0]),
     "coverage_95": lambda s: float(s.coverage([0.95])[0]),

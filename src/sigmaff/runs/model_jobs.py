@@ -23,6 +23,7 @@ from sigmaff.runs.stages import Made, make_model
 
 KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
 """Keys of the model's record that are part of the result."""
+ANY_DEVICE = "auto"
 
 
 class ModelJob(Job):
@@ -40,6 +41,14 @@ class ModelJob(Job):
 
     def settings(self, folder: JobFolder) -> RunConfig:
         return self.config.model_copy(update={"output": folder.directory(self.name)})
+
+    def specification(self) -> dict[str, Any]:
+        """All settings, as on any device: what one device has finished is not made again on another."""
+        found = super().specification()
+        for training in (found["config"]["training"], found["config"]["head_training"]):
+            if training is not None:
+                training["accelerator"] = ANY_DEVICE
+        return found
 
     @abstractmethod
     def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made | None:

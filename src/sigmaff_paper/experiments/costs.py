@@ -22,7 +22,8 @@ from sigmaff.timing import time_calls
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.data import DataFolders
 from sigmaff_paper.experiments.experiment import Experiment, Report, beside
-from sigmaff_paper.experiments.settings import BACKBONES, TITLES, Scale, n_inducing
+from sigmaff_paper.experiments.settings import BACKBONES, TITLES, Scale, Setup, n_inducing
+from sigmaff_paper.experiments.value import Value, value_of
 from sigmaff_paper.tables import costs as paper
 from sigmaff_paper.tables.hyperparameters import DROPOUT_PERCENT, ENSEMBLE_SIZE, N_INDUCING
 from sigmaff_paper.tables.md17 import N_ATOMS
@@ -30,7 +31,7 @@ from sigmaff_paper.tables.table import Labels
 
 # --- time
 
-ROUNDS: dict[Scale, int] = {"quick": 3, "paper": 15}
+ROUNDS: dict[Scale, int] = {"quick": 3, "hour": 15, "paper": 15}
 TRAININGS = {"LNK": "lnk", "Evidential": "evidential", "MCD": "mc_dropout", "Ensemble": "ensemble"}
 TIMED_MOLECULES = ("C6H6", "CH3COCl", "CH3CONH2", "C5H8", "C4H4NH", "C2H6CHOH", "CH3SCH3", "isobutane")
 """Molecules as large as those of QM7-X."""
@@ -104,18 +105,18 @@ def _rattled(name: str, seed: int) -> Atoms:
     return atoms
 
 
-def _speed_jobs(scale: Scale, data: DataFolders) -> list[Job]:
+def _speed_jobs(setup: Setup, data: DataFolders) -> list[Job]:
     n_points = N_INDUCING["qm7x"]
-    return [SpeedJob(name=f"{scale}/speed", n_inducing=n_points, n_rounds=ROUNDS[scale])]
+    return [SpeedJob(name=f"{setup.scale}/speed", n_inducing=n_points, n_rounds=ROUNDS[setup.scale])]
 
 
-def present_speed(results: Results, scale: Scale) -> Report:
-    result = results.get(f"{scale}/speed")
+def present_speed(results: Results, setup: Setup) -> Report:
+    found = [results[name] for name in (f"{setup.scale}/speed",) if name in results]
 
-    def ours(row: Labels, column: str) -> float | None:
+    def ours(row: Labels, column: str) -> Value | None:
         if row == ("Runtime [ms]",):
-            return None if result is None else result.number("milliseconds", column)
-        return METHODS[TRAININGS[column]].n_trainings if column in TRAININGS else None
+            return value_of(found, "milliseconds", column)
+        return Value(mean=METHODS[TRAININGS[column]].n_trainings) if column in TRAININGS else None
 
     table = beside(paper.SPEED, ours, more_columns=("backbone alone", "LNK with force σ"))
     of_time = beside(paper.SPEED, ours, rows=[("Runtime [ms]",)], more_columns=table.columns[4:])
@@ -157,8 +158,8 @@ class ParametersJob(Job):
         return {title: METHODS[name].n_parameters(self.backbone) for title, name in names.items()} | {"LNK": lnk}
 
 
-def _parameters_jobs(scale: Scale, data: DataFolders) -> list[Job]:
-    """Of the paper's sizes at either scale."""
+def _parameters_jobs(setup: Setup, data: DataFolders) -> list[Job]:
+    """Of the paper's sizes at every scale."""
     return [
         ParametersJob(
             name=f"parameters/{name}", backbone=BACKBONES["paper"][name], lnk=PAPERS_LNK.model_copy(update=settings)
@@ -167,12 +168,12 @@ def _parameters_jobs(scale: Scale, data: DataFolders) -> list[Job]:
     ]
 
 
-def present_parameters(results: Results, scale: Scale) -> Report:
-    found = {title: results.get(f"parameters/{name}") for name, title in TITLES.items()}
+def present_parameters(results: Results, setup: Setup) -> Report:
+    names = {title: f"parameters/{name}" for name, title in TITLES.items()}
+    found = {title: [results[name]] for title, name in names.items() if name in results}
 
-    def ours(row: Labels, column: str) -> float | None:
-        result = found[column]
-        return None if result is None else result.number(row[0])
+    def ours(row: Labels, column: str) -> Value | None:
+        return value_of(found.get(column, ()), row[0])
 
     table = beside(paper.PARAMETERS, ours, rows=[*paper.PARAMETERS.rows, ("LNK, closed form",)])
     return Report(

@@ -1,6 +1,8 @@
 """Find the data sets of the experiments."""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +13,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from pydantic import Field
 
 from sigmaff.data import DataSource, LabelledStructures, read_structures
+from sigmaff.errors import DataError
 from sigmaff.files import atomic_write
 from sigmaff.progress import Listener
 from sigmaff.runs.jobs import Job, JobFolder
@@ -29,10 +32,11 @@ class DataFolders:
     folders: tuple[Path, ...]
     made: Path
 
-    def md17(self, molecule: str) -> Path:
-        """Return the rMD17 file of a molecule, which also contains the original MD17 labels."""
-        file = f"rmd17_{molecule}.npz"
-        return self._first(f"rmd17/{file}", file)
+    def md17(self, molecule: str) -> DataSource:
+        """Return the original MD17 labels of a molecule: of its rMD17 file, or else of its published MD17 file."""
+        revised, published = f"rmd17_{molecule}.npz", f"md17_{molecule}.npz"
+        path = self._first(f"rmd17/{revised}", revised, f"md17/{published}", published)
+        return DataSource(path=path, format="md17" if path.name == published else "rmd17_original")
 
     def qm7x(self) -> "Qm7xFiles":
         """Return two extxyz files, e.g. of ``sigmaff generate qm7x-like``, or else the published HDF5 files."""
@@ -63,6 +67,12 @@ class Qm7xFiles:
     @property
     def non_equilibrium(self) -> Path:
         return self.folder / NON_EQUILIBRIUM
+
+    @property
+    def n_equilibrium(self) -> int | None:
+        """Return the number of equilibrium structures; ``None`` if there is no such file yet."""
+        file = self.equilibrium
+        return _n_frames(file, file.stat().st_mtime_ns) if file.is_file() else None
 
     @property
     def jobs(self) -> list[Job]:
@@ -96,6 +106,20 @@ class GatherJob(Job):
             with atomic_write(self.folder / name, force=True) as temporary:
                 ase.io.write(temporary, frames, format="extxyz")
         return {"n_equilibrium": len(equilibrium), "n_non_equilibrium": len(others)}
+
+
+@lru_cache
+def _n_frames(path: Path, _changed: int) -> int:
+    """Count the structures of an extxyz file: each has a line with its number of atoms, a comment and the atoms."""
+    n = 0
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            if not line.strip().isdecimal():
+                raise DataError(f"{path}: structure {n + 1} does not begin with its number of atoms")
+            n += 1
+            for _ in islice(lines, int(line) + 1):
+                pass
+    return n
 
 
 def _frames(structures: LabelledStructures) -> list[Atoms]:

@@ -14,9 +14,11 @@ from sigmaff.progress import Listener
 from sigmaff.runs.jobs import Job, JobFolder, Results
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.data import DataFolders
-from sigmaff_paper.experiments.experiment import Experiment, Report, beside, differences
-from sigmaff_paper.experiments.settings import SIZES, Scale
-from sigmaff_paper.experiments.study import Study
+from sigmaff_paper.experiments.experiment import Experiment, Report, beside
+from sigmaff_paper.experiments.notes import differences
+from sigmaff_paper.experiments.settings import SIZES, Setup
+from sigmaff_paper.experiments.study import COPIES, Study
+from sigmaff_paper.experiments.value import Value
 from sigmaff_paper.tables import costs as paper
 from sigmaff_paper.tables.hyperparameters import COPIES_APART
 from sigmaff_paper.tables.table import Labels
@@ -71,26 +73,26 @@ def _energy_std(model: Model, atoms: Atoms) -> float:
 STUDIES = {scale: Study(scale, MOLECULE, BACKBONE, tuple(METHODS.values())) for scale in SIZES}
 
 
-def _jobs(scale: Scale, data: DataFolders) -> list[Job]:
-    study, source = STUDIES[scale], DataSource(path=data.md17(MOLECULE), format="rmd17_original")
-    copies = [
-        CopiesJob(name=study.job(f"{name}-copies"), after=(study.job(name),), needs=(source.path,), source=source)
-        for name in study.methods
-    ]
-    return [*study.jobs(data), *copies]
+def _jobs(setup: Setup, data: DataFolders) -> list[Job]:
+    source = data.md17(MOLECULE)
+    jobs: list[Job] = []
+    for study in STUDIES[setup.scale].repeated(setup):
+        jobs += study.jobs(data)
+        for method in study.methods:
+            name, after = study.job(f"{method}{COPIES}"), (study.job(method),)
+            jobs.append(CopiesJob(name=name, after=after, needs=(source.path,), source=source))
+    return jobs
 
 
-def present(results: Results, scale: Scale) -> Report:
-    study = STUDIES[scale]
+def present(results: Results, setup: Setup) -> Report:
+    study = STUDIES[setup.scale]
 
-    def ours(row: Labels, column: str) -> float | None:
-        return study.number(results, f"{METHODS[row[0]]}-copies", "last" if column == LAST else column)
+    def ours(row: Labels, column: str) -> Value | None:
+        return study.value(results, f"{METHODS[row[0]]}{COPIES}", "last" if column == LAST else column)
 
-    curves = {
-        title: results[name].content["curve"]
-        for title, method in METHODS.items()
-        if (name := study.job(f"{method}-copies")) in results and results[name].status == "done"
-    }
+    found = {title: study.results(results, f"{method}{COPIES}") for title, method in METHODS.items()}
+    done = {title: [one.content["curve"] for one in each if one.status == "done"] for title, each in found.items()}
+    curves = {title: np.mean(each, axis=0).tolist() for title, each in done.items() if each}
     return Report(
         tables=[beside(paper.LOCALITY, ours, rows=[(title,) for title in METHODS], more_columns=(LAST,))],
         figures={"growth": figures.growth(curves)} if curves else {},
@@ -99,7 +101,7 @@ def present(results: Results, scale: Scale) -> Report:
             "expectation; SVGP-DKL and evidential regression rise too steeply, and stop after three molecules.",
             "Slopes of log σ over log n, n = 1 … 8, means over 20 test structures. The LNK of the paper sums variances "
             "of atoms (σ ∝ √n); the closed form keeps their covariance (σ ∝ n).",
-            *differences(scale, "md17", (BACKBONE,)),
+            *differences(setup, "md17", (BACKBONE,), results),
         ],
     )
 

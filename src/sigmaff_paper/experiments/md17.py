@@ -8,30 +8,23 @@ import numpy as np
 from sigmaff.runs.jobs import Results
 from sigmaff.units import KCAL_PER_MOL
 from sigmaff_paper.experiments import figures
-from sigmaff_paper.experiments.experiment import (
-    Entry,
-    Experiment,
-    Interval,
-    Intervals,
-    Ours,
-    Report,
-    ResultTable,
-    beside,
-    differences,
-)
+from sigmaff_paper.experiments.experiment import Entry, Experiment, Ours, Report, ResultTable, beside
 from sigmaff_paper.experiments.figures import Matrix
-from sigmaff_paper.experiments.settings import TITLES, Scale
+from sigmaff_paper.experiments.notes import differences
+from sigmaff_paper.experiments.settings import TITLES, Scale, Setup
 from sigmaff_paper.experiments.study import MD17_MOLECULES, Study, jobs_of
+from sigmaff_paper.experiments.value import Value, mean_of
 from sigmaff_paper.tables import md17 as paper
 from sigmaff_paper.tables.table import CALIBRATION, Labels
 
-GLOBAL, GLOBAL_FORCES = "Calibration, global", "Calibration, global, forces"
 MEASURES: dict[str, tuple[str, float]] = {  # key of a metric, factor
     "Energy": ("energy_mae", 1.0 / KCAL_PER_MOL),
     "Forces": ("forces_mae", 1.0 / KCAL_PER_MOL),
-    CALIBRATION: ("energy_calibration_paper", 1.0),
-    GLOBAL: ("energy_calibration", 1.0),
-    GLOBAL_FORCES: ("forces_calibration", 1.0),
+    CALIBRATION: ("energy_calibration_paper_raw", 1.0),
+    "Calibration global, raw σ": ("energy_calibration_raw", 1.0),
+    "Calibration global, calibrated σ": ("energy_calibration", 1.0),
+    "Calibration global, raw force σ": ("forces_calibration_raw", 1.0),
+    "Calibration global, calibrated force σ": ("forces_calibration", 1.0),
 }
 CLOSED = "fixed-LNK, closed form"
 COLUMNS = {
@@ -60,66 +53,70 @@ def _studies(
 
 
 _ALL = ("backbone", "mcd-20", "mcd-20-69", "evidential", "fixed-lnk", "fixed-lnk-closed")
+
+
+def _accuracy(scale: Scale) -> list[Study]:
+    """With the paper's networks."""
+    return [
+        *_studies(scale, ["schnet"], (*_ALL, "lnk-5", "ensemble"), paper.MOLECULES),
+        *_studies(scale, ["dimenet++", "nequip"], (*_ALL, "ensemble"), paper.MOLECULES),
+    ]
+
+
 ACCURACY: dict[Scale, list[Study]] = {
     "quick": [
         *_studies("quick", ["schnet"], (*_ALL, "lnk-5", "ensemble"), ("ethanol", "uracil")),
         *_studies("quick", ["dimenet++", "nequip"], _ALL, ("ethanol",)),
     ],
-    "paper": [
-        *_studies("paper", ["schnet"], (*_ALL, "lnk-5", "ensemble"), paper.MOLECULES),
-        *_studies("paper", ["dimenet++", "nequip"], (*_ALL, "ensemble"), paper.MOLECULES),
-    ],
+    "hour": _accuracy("hour"),
+    "paper": _accuracy("paper"),
 }
+_DETECTING = ("mcd-20", "evidential", "fixed-lnk", "fixed-lnk-closed", "ensemble")
+
+
+def _detection(scale: Scale) -> list[Study]:
+    """With the paper's networks."""
+    return [
+        *_studies(scale, ["schnet"], (*_DETECTING, "lnk-5"), paper.MOLECULES),
+        *_studies(scale, ["dimenet++", "nequip"], _DETECTING, paper.MOLECULES),
+    ]
+
+
 DETECTION: dict[Scale, list[Study]] = {
-    "quick": _studies("quick", ["schnet"], ("mcd-20", "evidential", "fixed-lnk-closed"), MD17_MOLECULES["quick"]),
-    "paper": _studies(
-        "paper", TITLES, ("mcd-20", "evidential", "fixed-lnk", "fixed-lnk-closed", "ensemble"), paper.MOLECULES
+    "quick": _studies(
+        "quick", ["schnet"], ("mcd-20", "evidential", "fixed-lnk", "fixed-lnk-closed"), MD17_MOLECULES["quick"]
     ),
+    "hour": _detection("hour"),
+    "paper": _detection("paper"),
 }
 MIXTURE: dict[Scale, list[Study]] = {
-    "quick": _studies("quick", ["schnet"], ("fixed-lnk", "gmdn"), MD17_MOLECULES["quick"]),
-    "paper": _studies("paper", ["schnet"], ("fixed-lnk", "gmdn"), paper.MOLECULES),
+    scale: _studies(scale, ["schnet"], ("fixed-lnk", "gmdn"), molecules) for scale, molecules in MD17_MOLECULES.items()
 }
 
 
 def ours_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str, str]) -> Ours:
     """Return a lookup of the number of (molecule, measure) and of a column."""
 
-    def ours(row: Labels, column: str) -> float | None:
+    def ours(row: Labels, column: str) -> Value | None:
         molecule, measure = row
         key, factor = MEASURES[measure]
-        study = Study(scale, molecule, backbone)
-        number = study.number(results, columns[column], "metrics", key)
-        return None if number is None else factor * number
+        value = Study(scale, molecule, backbone).value(results, columns[column], "metrics", key)
+        return None if value is None else value.times(factor)
 
     return ours
-
-
-def intervals_of(results: Results, scale: Scale, backbone: str, columns: Mapping[str, str]) -> Intervals:
-    """Return a lookup as ``ours_of``: of errors, not of calibration scores, which resampling biases."""
-
-    def interval(row: Labels, column: str) -> Interval | None:
-        molecule, measure = row
-        key, factor = MEASURES[measure]
-        if measure.startswith(CALIBRATION):
-            return None
-        found = Study(scale, molecule, backbone).interval(results, columns[column], "metrics", key)
-        return None if found is None else (factor * found[0], factor * found[1])
-
-    return interval
 
 
 # --- errors and calibration
 
 
-def present_accuracy(results: Results, scale: Scale) -> Report:
+def present_accuracy(results: Results, setup: Setup) -> Report:
+    scale = setup.scale
     tables = [
         beside(
             table,
             ours_of(results, scale, backbone, columns),
-            rows=[(molecule, measure) for molecule in _molecules(scale, backbone) for measure in MEASURES],
+            rows=[(study.dataset, measure) for study in _of_backbone(scale, backbone) for measure in MEASURES],
             more_columns=(CLOSED,),
-            intervals=intervals_of(results, scale, backbone, columns),
         )
         for table, backbone, columns in (
             (paper.SCHNET, "schnet", COLUMNS),
@@ -135,13 +132,20 @@ def present_accuracy(results: Results, scale: Scale) -> Report:
         notes=[
             "Averages over fewer than seven molecules are compared with the paper's averages over the same molecules.",
             "The column LNK of Tables 14 and 15 is the fixed-LNK: their averages are those of Table 3.",
-            *differences(scale, "md17", TITLES),
+            *differences(setup, "md17", TITLES, results),
         ],
     )
 
 
-def _molecules(scale: Scale, backbone: str) -> tuple[str, ...]:
-    return tuple(study.dataset for study in ACCURACY[scale] if study.backbone == backbone)
+def _of_backbone(scale: Scale, backbone: str) -> list[Study]:
+    return [study for study in ACCURACY[scale] if study.backbone == backbone]
+
+
+def _molecules(results: Results, scale: Scale, backbone: str) -> tuple[str, ...]:
+    """Those with a result; all if there is none."""
+    studies = _of_backbone(scale, backbone)
+    found = [study for study in studies if study.value(results, "backbone", "metrics", "energy_mae") is not None]
+    return tuple(study.dataset for study in found or studies)
 
 
 AVERAGED = {"dimenet++": paper.DIMENET_ALL, "schnet": paper.SCHNET, "nequip": paper.NEQUIP_ALL}
@@ -154,14 +158,14 @@ def _averages(results: Results, scale: Scale) -> ResultTable:
     """Table 3; for fewer molecules, with the paper's averages over the same ones."""
     rows: dict[Labels, tuple[str, tuple[str, ...]]] = {}  # backbone and molecules
     for backbone in AVERAGED:
-        molecules, title = _molecules(scale, backbone), TITLES[backbone]
+        molecules, title = _molecules(results, scale, backbone), TITLES[backbone]
         named = title if molecules == paper.MOLECULES else f"{title}: {', '.join(molecules)}"
         rows |= {(named, measure): (backbone, molecules) for measure in ("Energy", "Forces")}
 
-    def mean(row: Labels, column: str) -> float | None:
+    def mean(row: Labels, column: str) -> Value | None:
         backbone, molecules = rows[row]
         ours = ours_of(results, scale, backbone, COLUMNS)
-        return _mean([ours((molecule, row[1]), column) for molecule in molecules])
+        return mean_of([ours((molecule, row[1]), column) for molecule in molecules])
 
     columns = paper.AVERAGE.columns
     means = {row: tuple(_published_mean(*rows[row], row[1], column) for column in columns) for row in rows}
@@ -185,71 +189,86 @@ def _mean(values: list[float | None]) -> float | None:
 # --- detection of other molecules
 
 METHOD_TITLES = {method: column for column, method in reversed(COLUMNS.items())}
-PERFECT = ("fixed-lnk", "fixed-lnk-closed", "ensemble")
+PERFECT = ("fixed-lnk", "lnk-5", "fixed-lnk-closed", "ensemble")
 """Methods that detect all molecules according to the text; its figures have no other numbers."""
 SUMMARY: dict[str, str] = {
     "least AUROC, σ per atom": "energy_auroc",
     "least AUROC, σ of the whole": "energy_auroc_total",
-    "least AUROC, force σ": "forces_auroc",
+    "least AUROC, force σ (rms)": "forces_auroc",
+    "least AUROC, force σ (trace)": "forces_auroc_trace",
 }
 SAME_SIZE = "ethanol, malonaldehyde (9 atoms each), σ per atom"
 
 
 def auroc_map(results: Results, scale: Scale, backbone: str, method: str, measure: str) -> Matrix:
-    """Return AUROC by trained (rows) and other (columns) molecule; 0.5 on the diagonal, by definition."""
+    """Return AUROC by trained (rows) and other (columns) molecule; 0.5 on the diagonal, by definition.
+
+    NaN where there is no result.
+    """
     names = MD17_MOLECULES[scale]
     studies = [Study(scale, molecule, backbone) for molecule in names]
-    found = [[study.number(results, method, "ood", other, measure) for other in names] for study in studies]
-    values = np.array(found, dtype=float)  # NaN for None
-    np.fill_diagonal(values, 0.5)
-    return values
+    found = [[study.value(results, method, "ood", other, measure) for other in names] for study in studies]
+    values = np.array([[np.nan if value is None else value.mean for value in row] for row in found])
+    return np.where(np.eye(len(names), dtype=bool) & np.isfinite(values).any(1), 0.5, values)
 
 
-def present_detection(results: Results, scale: Scale) -> Report:
-    methods = {study.backbone: study.methods for study in DETECTION[scale]}
-    maps = {
-        (backbone, method): auroc_map(results, scale, backbone, method, "energy_auroc")
-        for backbone in methods
-        for method in methods[backbone]
-    }
+def present_detection(results: Results, setup: Setup) -> Report:
+    scale = setup.scale
+    maps = _detection_maps(results, scale)
+    backbones = list(dict.fromkeys(backbone for backbone, _ in maps))
     return Report(
         tables=[_summary(results, scale, maps), *(_map_table(values, scale, *key) for key, values in maps.items())],
         figures={
             backbone: figures.heat_maps(
-                {METHOD_TITLES[method]: maps[backbone, method] for method in methods[backbone]}, MD17_MOLECULES[scale]
+                {METHOD_TITLES[method]: values for (name, method), values in maps.items() if name == backbone},
+                MD17_MOLECULES[scale],
             )
-            for backbone in methods
+            for backbone in backbones
         },
         notes=[
             "Rows: the molecule that a model was trained on; columns: the molecule that its energy σ per atom should "
             "detect. 0.5 on the diagonal is by definition.",
             "The paper's heat maps have no numbers. According to its text ensembles and LNK separate perfectly (1), "
             "and MCD and evidential regression show no clear diagonal. Its σ is that of the whole molecule.",
-            *differences(scale, "md17", methods),
+            *differences(setup, "md17", backbones, results),
         ],
     )
+
+
+def _detection_maps(results: Results, scale: Scale) -> dict[tuple[str, str], Matrix]:
+    """Heat maps by backbone and method, of those with a result; of all if there is none."""
+    models = dict.fromkeys((study.backbone, method) for study in DETECTION[scale] for method in study.methods)
+    maps = {model: auroc_map(results, scale, *model, "energy_auroc") for model in models}
+    return {model: values for model, values in maps.items() if np.isfinite(values).any()} or maps
 
 
 def _summary(results: Results, scale: Scale, models: Iterable[tuple[str, str]]) -> ResultTable:
     """Of models by backbone and method."""
     names = MD17_MOLECULES[scale]
-    others, pair = ~np.eye(len(names), dtype=bool), [names.index("ethanol"), names.index("malonaldehyde")]
+    pair = [names.index("ethanol"), names.index("malonaldehyde")]
     rows: dict[Labels, tuple[Entry, ...]] = {}
     for backbone, method in models:
-        per_atom, of_whole, of_forces = (auroc_map(results, scale, backbone, method, key) for key in SUMMARY.values())
+        found = {key: auroc_map(results, scale, backbone, method, key) for key in SUMMARY.values()}
+        published = {"energy_auroc_total": 1.0} if method in PERFECT else {}
         rows[TITLES[backbone], METHOD_TITLES[method]] = (
-            Entry(ours=_least(per_atom[others])),
-            Entry(ours=_least(of_whole[others]), paper=1.0 if method in PERFECT else None),
-            Entry(ours=_least(of_forces[others])),
-            Entry(ours=_least(per_atom[pair, pair[::-1]])),
+            *(Entry(ours=_least_other(values), paper=published.get(key)) for key, values in found.items()),
+            Entry(ours=_least(found["energy_auroc"][pair, pair[::-1]])),
+            Entry(ours=int(np.isfinite(found["energy_auroc"]).any(1).sum())),
         )
     title = "Figures 3, 5 and 6: the pair that is hardest to distinguish"
-    return ResultTable(title=title, columns=(*SUMMARY, SAME_SIZE), rows=rows)
+    return ResultTable(title=title, columns=(*SUMMARY, SAME_SIZE, "molecules trained on"), rows=rows)
+
+
+def _least_other(values: Matrix) -> float | None:
+    """Of molecules other than the trained one, over all trained ones."""
+    off_diagonal = ~np.eye(len(values), dtype=bool)
+    trained = np.isfinite(values).any(1, keepdims=True)
+    return _least(values[off_diagonal & trained])
 
 
 def _least(values: Matrix) -> float | None:
     """``None`` if a value is missing."""
-    return float(values.min()) if np.isfinite(values).all() else None
+    return float(values.min()) if values.size and np.isfinite(values).all() else None
 
 
 def _map_table(values: Matrix, scale: Scale, backbone: str, method: str) -> ResultTable:
@@ -267,11 +286,10 @@ def _map_table(values: Matrix, scale: Scale, backbone: str, method: str) -> Resu
 # --- mixture density network
 
 
-def present_mixture(results: Results, scale: Scale) -> Report:
-    ours = ours_of(results, scale, "schnet", FIXED_EVERYWHERE)
+def present_mixture(results: Results, setup: Setup) -> Report:
+    scale = setup.scale
     rows = [(study.dataset, measure) for study in MIXTURE[scale] for measure in ("Energy", "Forces")]
-    intervals = intervals_of(results, scale, "schnet", FIXED_EVERYWHERE)
-    table = beside(paper.GMDN, ours, rows=rows, intervals=intervals)
+    table = beside(paper.GMDN, ours_of(results, scale, "schnet", FIXED_EVERYWHERE), rows=rows)
     values = auroc_map(results, scale, "schnet", "gmdn", "energy_auroc")
     return Report(
         tables=[table, _map_table(values, scale, "schnet", "gmdn")],
@@ -282,7 +300,7 @@ def present_mixture(results: Results, scale: Scale) -> Report:
         notes=[
             "The paper takes the best of several settings for each molecule; here all have one setting. The column "
             "LNK is the fixed-LNK of Table 2.",
-            *differences(scale, "md17", ("schnet",)),
+            *differences(setup, "md17", ("schnet",), results),
         ],
     )
 
@@ -298,7 +316,7 @@ EXPERIMENTS = {
     "md17-ood": Experiment(
         "detection of molecules of MD17 other than the one that a model was trained on",
         "Figures 3, 5, 6",
-        9,
+        11,
         jobs_of(DETECTION),
         present_detection,
     ),

@@ -1,18 +1,19 @@
-"""The paper's experiments by name: run one, and write our numbers beside the published ones."""
+"""The paper's experiments by name: plan one, run it, and show our numbers beside the published ones."""
 
-from collections import Counter
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from sigmaff.errors import ConfigError
-from sigmaff.files import atomic_write, write_json
 from sigmaff.progress import Listener
-from sigmaff.runs.jobs import JobFolder, JobResult, Results, run_jobs
+from sigmaff.runs.jobs import Job, JobFolder, JobResult, Results, run_jobs
 from sigmaff.tasks import ClusterConfig
-from sigmaff_paper.experiments import costs, figures, locality, md17, qm7x, svgp_dkl
+from sigmaff_paper.experiments import costs, locality, md17, qm7x, svgp_dkl
 from sigmaff_paper.experiments.data import DataFolders
+from sigmaff_paper.experiments.expected import expected_hours
 from sigmaff_paper.experiments.experiment import Experiment, Report
-from sigmaff_paper.experiments.settings import Scale
+from sigmaff_paper.experiments.selection import Only, select
+from sigmaff_paper.experiments.settings import Setup
 
 EXPERIMENTS: dict[str, Experiment] = {
     **locality.EXPERIMENTS,
@@ -24,92 +25,98 @@ EXPERIMENTS: dict[str, Experiment] = {
 """``sigmaff audit`` measures Table 1, the desiderata. Tables 8 to 10 are the settings of scale paper."""
 
 
-def reproduce(
-    name: str,
-    *,
-    scale: Scale,
-    folders: tuple[Path, ...],
-    output: Path,
-    cluster: ClusterConfig,
-    listener: Listener,
-) -> tuple[Report, Results, list[Path]]:
-    """Run the jobs of an experiment that are left, and write its tables and figures to ``output / name``.
+@dataclass(frozen=True, kw_only=True)
+class PlannedCell:
+    """A job before it runs."""
 
-    All experiments share the jobs in ``output / "cells"``. Rerun to try failed jobs again. Return the report, the
-    results of all jobs and the files.
+    name: str
+    state: Literal["done", "to run", "no data", "other settings"]
+    hours: float | None  # of one core: taken if it is done, else expected; None at scale quick
+    reason: str | None = None  # for the last two states
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The jobs of an experiment, those that were chosen and those that were left out."""
+
+    name: str
+    setup: Setup
+    output: Path  # of all experiments, which share the jobs in its folder "cells"
+    chosen: tuple[Job, ...]
+    others: tuple[Job, ...] = ()
+
+    @property
+    def experiment(self) -> Experiment:
+        return EXPERIMENTS[self.name]
+
+    @property
+    def folder(self) -> JobFolder:
+        return JobFolder(self.output / "cells")
+
+    @property
+    def command(self) -> str:
+        """The command for all jobs; it keeps those that are done."""
+        return f"sigmaff reproduce {self.name} {self.setup.options}"
+
+    def cells(self) -> list[PlannedCell]:
+        """Return what would be run, and what is done."""
+        return [self._cell(job) for job in self.chosen]
+
+    def left_out(self) -> list[PlannedCell]:
+        """Return the cells that were not chosen and are not done."""
+        return [cell for job in self.others if (cell := self._cell(job)).state != "done"]
+
+    def kept(self) -> dict[str, JobResult]:
+        """Return results of jobs that were not chosen, by name."""
+        found = {job.name: self._kept(job) for job in self.others}
+        return {name: result for name, result in found.items() if isinstance(result, JobResult)}
+
+    def _kept(self, job: Job) -> JobResult | str | None:
+        """The result of a job, ``None`` if there is none, or why it cannot be used."""
+        try:
+            return self.folder.result(job)
+        except ConfigError as error:
+            return str(error)
+
+    def _cell(self, job: Job) -> PlannedCell:
+        kept = self._kept(job)
+        if isinstance(kept, JobResult):
+            return PlannedCell(name=job.name, state="done", hours=kept.seconds / 3600)
+        if isinstance(kept, str):
+            return PlannedCell(name=job.name, state="other settings", hours=0.0, reason=kept)
+        missing, hours = job.missing(), expected_hours(job)
+        return PlannedCell(name=job.name, state="no data" if missing else "to run", hours=hours, reason=missing)
+
+
+def plan(name: str, setup: Setup, *, folders: tuple[Path, ...], output: Path, only: Only | None = None) -> Plan:
+    """List the jobs of an experiment.
 
     Arguments:
         folders: with data sets.
+        output: folder of all experiments.
+        only: which jobs to run, with those that they need; ``None``: all.
     """
     if name not in EXPERIMENTS:
         raise ConfigError(f"there is no experiment {name!r}; known: {', '.join(EXPERIMENTS)}")
-    experiment, output = EXPERIMENTS[name], output.resolve()
+    output = output.resolve()
     data = DataFolders(folders=tuple(folder.resolve() for folder in folders), made=output / "data")
-    results = run_jobs(experiment.jobs(scale, data), JobFolder(output / "cells"), listener, cluster)
-    report = experiment.present(results, scale)
-    return report, results, write_report(output / name, name, scale, report, results)
+    jobs = EXPERIMENTS[name].jobs(setup, data)
+    chosen = select(jobs, only or {}, f"{name} at scale {setup.scale}")
+    names = {job.name for job in chosen}
+    others = tuple(job for job in jobs if job.name not in names)
+    return Plan(name=name, setup=setup, output=output, chosen=tuple(chosen), others=others)
+
+
+def run_plan(plan: Plan, cluster: ClusterConfig, listener: Listener) -> tuple[Report, Results]:
+    """Run the chosen jobs that are left. Rerun to try failed jobs again.
+
+    Return the report, which also shows what is known of jobs that were left out, and the results of all of these.
+    """
+    results = run_jobs(plan.chosen, plan.folder, listener, cluster) | plan.kept()
+    report = plan.experiment.present(results, plan.setup)
+    tables = [table for table in report.tables if table.has_ours]
+    return replace(report, tables=tables or report.tables), results
 
 
 def without_result(results: Results) -> list[JobResult]:
     return [result for result in results.values() if result.status != "done"]
-
-
-def write_report(directory: Path, name: str, scale: Scale, report: Report, results: Results) -> list[Path]:
-    """Write ``results.json``, ``results.md`` and the figures; replace existing files."""
-    for title, figure in report.figures.items():
-        with atomic_write(directory / f"{title}.png", force=True) as temporary:
-            figures.png(figure, temporary)
-        with atomic_write(directory / f"{title}.svg", force=True) as temporary:
-            temporary.write_text(figures.svg(figure, title), encoding="utf-8")
-    content = {
-        "experiment": name,
-        "title": EXPERIMENTS[name].title,
-        "shows": EXPERIMENTS[name].shows,
-        "scale": scale,
-        "tables": [table.to_dict() for table in report.tables],
-        "notes": report.notes,
-        "figures": list(report.figures),
-        "data": _data_files(results),
-        "cells": [
-            {key: value for key, value in asdict(result).items() if key != "content"} for result in results.values()
-        ],
-    }
-    write_json(directory / "results.json", content, force=True)
-    with atomic_write(directory / "results.md", force=True) as temporary:
-        temporary.write_text(_markdown(name, scale, report, results), encoding="utf-8")
-    pictures = [directory / f"{title}.png" for title in report.figures]
-    return [directory / "results.md", directory / "results.json", *pictures]
-
-
-def _markdown(name: str, scale: Scale, report: Report, results: Results) -> str:
-    """Tables, figures, differences from the paper, and jobs without a result."""
-    experiment, files = EXPERIMENTS[name], _data_files(results)
-    parts = [
-        f"# {name}: {experiment.title}",
-        f"{experiment.shows} of the paper, at scale {scale}. In brackets: the paper's numbers.",
-        *(table.markdown() for table in report.tables),
-        *(f"![{figure}]({figure}.svg)" for figure in report.figures),
-        "## What differs from the paper",
-        "\n".join(f"- {note}" for note in report.notes),
-        *(["Trained on " + ", ".join(files) + "."] if files else []),
-        "## Jobs",
-        _jobs_text(results),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _data_files(results: Results) -> list[str]:
-    """Folder and name of the training files."""
-    paths = [Path(str(result.content["data"])) for result in results.values() if "data" in result.content]
-    return sorted({f"{path.parent.name}/{path.name}" for path in paths})
-
-
-def _jobs_text(results: Results) -> str:
-    counts = Counter(result.status for result in results.values())
-    minutes = sum(result.seconds for result in results.values()) / 60
-    lines = [
-        ", ".join(f"{count} {status}" for status, count in counts.items()) + f"; {minutes:.1f} minutes of one thread.",
-        *(f"- {result.name} ({result.status}): {result.reason}" for result in without_result(results)),
-        *(f"- {result.name}: {warning}" for result in results.values() for warning in result.warnings),
-    ]
-    return "\n".join(lines)

@@ -5,12 +5,39 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from sigmaff.backbones import BackboneConfig, DimeNetPPConfig, NequIPConfig, SchNetConfig
+from sigmaff.errors import ConfigError
 from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingConfig
 from sigmaff_paper.tables import hyperparameters as paper
 from sigmaff_paper.tables.hyperparameters import Kind, Sizes
 
 Scale = Literal["quick", "hour", "paper"]
 """quick: small networks, few structures; hour: the paper's networks, sizes and losses, trainings of an hour; paper."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """How large the trainings of an experiment are, how many of each, and where."""
+
+    scale: Scale
+    hours: float = 1.0  # of a training of scale hour, of one core
+    n_seeds: int = 1  # trainings of each network, from seeds of their own
+    device: str = "auto"  # accelerator of the trainings
+
+    def __post_init__(self) -> None:
+        if self.scale != "hour" and self.hours != 1.0:
+            raise ConfigError(f"--hours is the length of trainings of --scale hour, not of {self.scale}")
+
+    @property
+    def title(self) -> str:
+        """What a reader of results has to know."""
+        length = f", trainings of {self.hours:g} hours" if self.hours != 1.0 else ""
+        return f"scale {self.scale}{length}" + (f", {self.n_seeds} seeds" if self.n_seeds > 1 else "")
+
+    @property
+    def options(self) -> str:
+        """The options of ``sigmaff reproduce`` that ask for it, on any device."""
+        length = f" --hours {self.hours:g}" if self.hours != 1.0 else ""
+        return f"--scale {self.scale}{length}" + (f" --seeds {self.n_seeds}" if self.n_seeds > 1 else "")
 
 
 SIZES: dict[Scale, dict[Kind, Sizes]] = {
@@ -27,6 +54,8 @@ SIZES: dict[Scale, dict[Kind, Sizes]] = {
         "qm7x": replace(paper.SIZES["qm7x"], n_ood=4000),
     },
 }
+TRAIN_SHARE, VALIDATION_SHARE = 0.8, 0.1
+"""Of the structures of QM7-X, in the paper and, at scale hour, of any number of them."""
 _PUBLISHED: dict[str, BackboneConfig] = {
     "schnet": SchNetConfig(),
     "dimenet++": DimeNetPPConfig(),
@@ -90,26 +119,58 @@ NEQUIP = paper.Training(learning_rate=0.01, warmup_steps=1000, decay_steps=1_200
 """The paper omits NequIP's. Rate and EMA are those of the NequIP publication; decay and patience as for DimeNet++."""
 
 
+def sizes_of(scale: Scale, kind: Kind, n_structures: int | None = None) -> Sizes:
+    """Return the numbers of structures of a study.
+
+    At scale hour QM7-X may be any set of relaxed structures: the paper's numbers if it has as many, else its shares.
+
+    Arguments:
+        n_structures: of the data; None if it is not known yet.
+    """
+    sizes = SIZES[scale][kind]
+    has_all = n_structures is None or n_structures > sizes.n_train + sizes.n_validation
+    if scale != "hour" or kind != "qm7x" or has_all:
+        return sizes
+    assert n_structures is not None
+    n_train, n_validation = max(1, int(TRAIN_SHARE * n_structures)), int(VALIDATION_SHARE * n_structures)
+    return replace(sizes, n_train=n_train, n_validation=n_validation)
+
+
 def training(
-    scale: Scale, kind: Kind, backbone: str, *, evidential: bool, n_atoms: int | None = None, hours: float = 1.0
+    scale: Scale,
+    kind: Kind,
+    backbone: str,
+    *,
+    evidential: bool,
+    n_atoms: int | None = None,
+    n_train: int | None = None,
+    hours: float = 1.0,
 ) -> TrainingConfig:
     """Return the training of a network from scratch.
 
     Arguments:
         n_atoms: of the molecule; None for structures of many sizes.
+        n_train: structures of a training of scale hour; None for those of ``SIZES``.
         hours: length of a training of scale hour, of one core.
     """
     if scale == "quick":
         return _quick(kind, QUICK[kind].epochs, QUICK_RATES[backbone])
     if scale == "hour":
-        return _hour(kind, backbone, n_atoms, hours, evidential=evidential)
+        return _hour(kind, backbone, n_atoms, n_train, hours, evidential=evidential)
     if backbone == "nequip":
         return _as_published(replace(NEQUIP, forces_weight=0.9 if evidential else 0.99), kind)
     return _as_published(paper.TRAININGS[backbone, "evidential" if evidential else "dropout", kind], kind)
 
 
 def head_training(
-    scale: Scale, kind: Kind, backbone: str, *, frozen: bool, n_atoms: int | None = None, hours: float = 1.0
+    scale: Scale,
+    kind: Kind,
+    backbone: str,
+    *,
+    frozen: bool,
+    n_atoms: int | None = None,
+    n_train: int | None = None,
+    hours: float = 1.0,
 ) -> TrainingConfig:
     """Return the training of a Gaussian process on a trained backbone, frozen (fixed-LNK) or fine-tuned (LNK)."""
     if scale == "quick":
@@ -118,7 +179,8 @@ def head_training(
     rate = paper.FIXED_LNK_RATE if frozen else paper.LNK_RATE
     rates = {"learning_rate": rate, "head_learning_rate": rate}
     share = 1.0 if scale == "paper" else HEAD_SHARE if frozen else JOINT_SHARE
-    first = training(scale, kind, backbone, evidential=False, n_atoms=n_atoms, hours=share * hours)
+    length = share * hours
+    first = training(scale, kind, backbone, evidential=False, n_atoms=n_atoms, n_train=n_train, hours=length)
     return first.model_copy(update=rates)
 
 
@@ -144,18 +206,21 @@ def _quick(kind: Kind, epochs: int, learning_rate: float) -> TrainingConfig:
     )
 
 
-def _hour(kind: Kind, backbone: str, n_atoms: int | None, hours: float, *, evidential: bool) -> TrainingConfig:
+def _hour(
+    kind: Kind, backbone: str, n_atoms: int | None, n_train: int | None, hours: float, *, evidential: bool
+) -> TrainingConfig:
     """As many epochs as fit into the time."""
     sizes, own = SIZES["hour"][kind], HOUR[backbone]
+    n_train = n_train or sizes.n_train
     structures = hours * own.structures / (n_atoms or MEAN_ATOMS) ** 1.5
-    epochs = max(2, round(structures / sizes.n_train))
+    epochs = max(2, round(structures / n_train))
     return TrainingConfig(
         forces_weight=0.9 if evidential else 0.99,
         batch_size=sizes.batch_size,
         max_epochs=epochs,
         validate_every=max(1, epochs // HOUR_VALIDATIONS),
         learning_rate=own.learning_rate,
-        schedule=CosineSchedule(warmup_steps=min(1000, epochs * sizes.n_train // sizes.batch_size // 10)),
+        schedule=CosineSchedule(warmup_steps=min(1000, epochs * n_train // sizes.batch_size // 10)),
         compile=True,
         threads=1,
         tensorboard=False,

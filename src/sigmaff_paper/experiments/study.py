@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from typing import TypedDict
 
 from sigmaff.data import DataSource, SplitConfig
@@ -9,18 +10,31 @@ from sigmaff.heads import EvidentialConfig, LNKConfig, SVGPConfig
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
 from sigmaff.runs import methods
 from sigmaff.runs.config import DataConfig, OtherStructures, RunConfig
-from sigmaff.runs.jobs import Job, Results
+from sigmaff.runs.jobs import Job, JobResult, Results
 from sigmaff.runs.methods import Method
 from sigmaff.runs.model_jobs import method_jobs
+from sigmaff.training import TrainingConfig
 from sigmaff_paper.experiments.data import DataFolders
-from sigmaff_paper.experiments.settings import BACKBONES, SIZES, Scale, head_training, n_inducing, training
+from sigmaff_paper.experiments.settings import (
+    BACKBONES,
+    SIZES,
+    Scale,
+    Setup,
+    head_training,
+    n_inducing,
+    sizes_of,
+    training,
+)
+from sigmaff_paper.experiments.value import Value, value_of
 from sigmaff_paper.tables import hyperparameters as paper
-from sigmaff_paper.tables.hyperparameters import Kind
+from sigmaff_paper.tables.hyperparameters import Kind, Sizes
 from sigmaff_paper.tables.md17 import MOLECULES, N_ATOMS
 
 RATES = (1, 5, 10, 15, 20)
 """Dropout rates of the paper, in per cent."""
 OUT_OF_EQUILIBRIUM = "non-equilibrium"
+COPIES = "-copies"
+"""End of the names of jobs that copy a molecule, after the method."""
 MD17_MOLECULES: dict[Scale, tuple[str, ...]] = {
     "quick": ("ethanol", "malonaldehyde", "naphthalene", "uracil"),
     "hour": MOLECULES,
@@ -54,6 +68,7 @@ class _Length(TypedDict):
     """What the length of a training of scale hour depends on."""
 
     n_atoms: int | None
+    n_train: int
     hours: float
 
 
@@ -64,6 +79,8 @@ class Study:
     backbone: str
     methods: tuple[str, ...] = ()  # names of METHODS
     hours: float = 1.0  # of a training of scale hour
+    seed: int = 0  # 0, 1, …: other initial weights and batches, the same split
+    device: str = "auto"
 
     @property
     def kind(self) -> Kind:
@@ -72,17 +89,21 @@ class Study:
     def job(self, method: str) -> str:
         """Return the name of the job of a method."""
         folder = "qm7x" if self.kind == "qm7x" else f"md17-{self.dataset}"
-        return f"{self.scale}/{folder}/{self.backbone}/{method}"
+        repeated = f"seed-{self.seed}/" if self.seed else ""
+        return f"{self.scale}/{folder}/{self.backbone}/{repeated}{method}"
 
-    def number(self, results: Results, method: str, *path: str) -> float | None:
-        """Look up a number of a method's result; ``None`` if it does not exist."""
-        name = self.job(method)
-        return results[name].number(*path) if name in results else None
+    def value(self, results: Results, method: str, *path: str) -> Value | None:
+        """Look up a number of a method's results, of all seeds; ``None`` if it does not exist."""
+        return value_of(self.results(results, method), *path)
 
-    def interval(self, results: Results, method: str, *path: str) -> tuple[float, float] | None:
-        """Look up the 95 % interval of a number of a method's result; ``None`` if it does not exist."""
-        name = self.job(method)
-        return results[name].interval(*path) if name in results else None
+    def results(self, results: Results, method: str) -> list[JobResult]:
+        """Look up a method's results, of all seeds."""
+        names = (replace(self, seed=seed).job(method) for seed in count())
+        return [results[name] for name in takewhile(results.__contains__, names)]
+
+    def repeated(self, setup: Setup) -> "list[Study]":
+        """Return the study of each seed, with the length and the device that are asked for."""
+        return [replace(self, hours=setup.hours, device=setup.device, seed=seed) for seed in range(setup.n_seeds)]
 
     def jobs(self, data: DataFolders) -> list[Job]:
         """Return the jobs of the methods and of all that these need."""
@@ -93,12 +114,12 @@ class Study:
             lambda method: self.config(method, data),
             prefix=self.job(""),
             after=tuple(job.name for job in first),
-            needs=data.qm7x().needs if self.kind == "qm7x" else (data.md17(self.dataset),),
+            needs=data.qm7x().needs if self.kind == "qm7x" else (data.md17(self.dataset).path,),
         )
 
     def config(self, method: Method, data: DataFolders) -> RunConfig:
         """Return the run of a method."""
-        sizes, is_evidential = SIZES[self.scale][self.kind], isinstance(method.head, EvidentialConfig)
+        sizes, length = self.sizes(data), self._length(data)
         run = RunConfig(
             data=DataConfig(
                 source=self._source(data),
@@ -107,26 +128,35 @@ class Study:
                 ),
             ),
             model=PotentialConfig(backbone=BACKBONES[self.scale][self.backbone], head=method.head),
-            training=training(self.scale, self.kind, self.backbone, evidential=is_evidential, **self._length),
+            training=self._on_device(
+                training(
+                    self.scale, self.kind, self.backbone, evidential=isinstance(method.head, EvidentialConfig), **length
+                )
+            ),
             calibration="quantile",  # one factor for every method: its shape stays that of the method
             ood=self._others(data),
+            seed=self.seed * paper.ENSEMBLE_SIZE,  # members of an ensemble have the seeds between
         )
         config = method.settings(run)
         config = config.model_copy(update={"model": self._with_inducing_points(config.model)})
         if not method.head.trains_on_backbone:
             return config
-        frozen = "head" in method.head.stages
-        second = head_training(self.scale, self.kind, self.backbone, frozen=frozen, **self._length)
-        return config.model_copy(update={"head_training": second})
+        second = head_training(self.scale, self.kind, self.backbone, frozen="head" in method.head.stages, **length)
+        return config.model_copy(update={"head_training": self._on_device(second)})
 
-    @property
-    def _length(self) -> "_Length":
-        return {"n_atoms": N_ATOMS.get(self.dataset), "hours": self.hours}
+    def sizes(self, data: DataFolders) -> Sizes:
+        """Return the numbers of structures."""
+        follows_data = self.scale == "hour" and self.kind == "qm7x"
+        return sizes_of(self.scale, self.kind, data.qm7x().n_equilibrium if follows_data else None)
+
+    def _length(self, data: DataFolders) -> _Length:
+        return {"n_atoms": N_ATOMS.get(self.dataset), "n_train": self.sizes(data).n_train, "hours": self.hours}
+
+    def _on_device(self, settings: TrainingConfig) -> TrainingConfig:
+        return settings.model_copy(update={"accelerator": self.device})
 
     def _source(self, data: DataFolders) -> DataSource:
-        if self.kind == "qm7x":
-            return DataSource(path=data.qm7x().equilibrium)
-        return DataSource(path=data.md17(self.dataset), format="rmd17_original")
+        return DataSource(path=data.qm7x().equilibrium) if self.kind == "qm7x" else data.md17(self.dataset)
 
     def _others(self, data: DataFolders) -> dict[str, OtherStructures]:
         """Sets of structures out of distribution, if their files exist."""
@@ -136,9 +166,9 @@ class Study:
             return {OUT_OF_EQUILIBRIUM: OtherStructures(source=source, n_structures=n)}
         others = {molecule: data.md17(molecule) for molecule in MD17_MOLECULES[self.scale] if molecule != self.dataset}
         return {
-            molecule: OtherStructures(source=DataSource(path=path, format="rmd17_original"), n_structures=n)
-            for molecule, path in others.items()
-            if path.is_file()
+            molecule: OtherStructures(source=source, n_structures=n)
+            for molecule, source in others.items()
+            if source.path.is_file()
         }
 
     def _with_inducing_points(self, model: PotentialConfig) -> PotentialConfig:
@@ -148,6 +178,11 @@ class Study:
         return model.model_copy(update={"head": model.head.model_copy(update={"n_inducing": n})})
 
 
-def jobs_of(studies: Mapping[Scale, Iterable[Study]]) -> Callable[[Scale, DataFolders], list[Job]]:
-    """Return a function that lists the jobs of all studies at a scale, each once, sources first."""
-    return lambda scale, data: list({job.name: job for study in studies[scale] for job in study.jobs(data)}.values())
+def jobs_of(studies: Mapping[Scale, Iterable[Study]]) -> Callable[[Setup, DataFolders], list[Job]]:
+    """Return a function that lists the jobs of all studies of a setup, each once, sources first."""
+
+    def jobs(setup: Setup, data: DataFolders) -> list[Job]:
+        repeated = [study for one in studies[setup.scale] for study in one.repeated(setup)]
+        return list({job.name: job for study in repeated for job in study.jobs(data)}.values())
+
+    return jobs

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 Labels = tuple[str, ...]
 Numbers = tuple[float | None, ...]
 
-CALIBRATION = "Calibration"
+CALIBRATION = "Calibration per sample, raw σ"
 CALIBRATION_RANGE = (0.922, 1.688)
 """Range of calibration scores of single structures, √Σ(p − 0 or 1)², and so of their mean: √0.85 … √2.85."""
 
