@@ -45,7 +45,8 @@ def forces_variance_trace(evaluation: Evaluation) -> FloatArray | None:
     std = evaluation.forces_std_raw
     if std is None:
         return None
-    return np.bincount(evaluation.structure_index, np.square(std).sum(axis=1), minlength=evaluation.n_structures)
+    by_atom = np.square(std).sum(axis=1)
+    return np.bincount(evaluation.structure_index, by_atom, minlength=evaluation.n_structures).astype(np.float64)
 
 
 def forces_std_geometric_mean(evaluation: Evaluation) -> FloatArray | None:

@@ -118,6 +118,7 @@ class SVGP(Head):
     method = "svgp"
     kind = "epistemic"
     force_std_methods = ("exact", "sampled")
+    has_likelihood_loss = True
     learning_rate = LNK.learning_rate
 
     def __init__(self, config: SVGPConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
@@ -155,14 +156,12 @@ class SVGP(Head):
         index = torch.arange(n_structures, device=summed.device)
         self.process.initialize(summed, torch.full_like(index, PSEUDO_ELEMENT), index)
 
-    @torch.no_grad()
     def start(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
         """Begin with the posterior that the closed form gives, unless the settings say otherwise."""
         super().start(train, held_out, seed=seed, listener=listener)
         if self.process.config.begins_solved:
             start_from_solution(self.process, self, train, held_out, seed, listener)
 
-    @torch.no_grad()
     def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
         refit_mean(self.process, self, train, held_out, seed, listener)
 

@@ -27,16 +27,13 @@ from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
-from sigmaff.heads.lnk import fit
+from sigmaff.heads.lnk import fit, start
 from sigmaff.heads.lnk.config import LNKConfig
 from sigmaff.heads.lnk.draws import Draws, draw
 from sigmaff.heads.lnk.factor import Factor, LowRankFactor, TriangularFactor
 from sigmaff.heads.lnk.inducing import place_points
 from sigmaff.heads.lnk.kernel import LocalKernel
-from sigmaff.heads.lnk.start import refit_mean, start_from_solution
 from sigmaff.heads.lnk.unseen import Place, UnseenSurroundings
-from sigmaff.heads.observations import Observations
-from sigmaff.progress import Listener
 
 KERNELS: dict[str, tuple[StationaryKernel | None, bool]] = {  # stationary part, linear part
     "rbf": (RBF, False),
@@ -69,8 +66,9 @@ class LNK(Head):
     method = "lnk"
     kind = "epistemic"
     force_std_methods: tuple[HeadForceStdMethod, ...] = ("exact", "sampled")
+    has_likelihood_loss = True
     learning_rate = 1e-2
-    solve = fit.solve
+    solve, start, refit = fit.solve, start.start, start.refit
 
     def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -168,18 +166,6 @@ class LNK(Head):
         if self.unseen is not None:
             surroundings = self.embedding.surroundings(node_features.detach()).double()
             self.unseen.learn(surroundings, kinds)
-
-    @torch.no_grad()
-    def start(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-        """Begin with the posterior that the closed form gives, unless the settings say otherwise."""
-        super().start(train, held_out, seed=seed, listener=listener)
-        if self.config.begins_solved:
-            start_from_solution(self, self, train, held_out, seed, listener)
-
-    @torch.no_grad()
-    def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-        if self.config.mean != "backbone":
-            refit_mean(self, self, train, held_out, seed, listener)
 
     def basis(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         """φ of each atom, (n_atoms, p)."""

@@ -30,6 +30,20 @@ TINY = 1e-24
 BISECTIONS = 60
 
 
+def start(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+    """Place inducing points, and begin with the posterior of the closed form unless the settings say otherwise."""
+    head.initialize(*train.embeddings())
+    if head.config.begins_solved:
+        start_from_solution(head, head, train, held_out, seed, listener)
+
+
+def refit(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+    """Solve for the mean again after a training with dropout."""
+    if head.config.mean != "backbone":
+        refit_mean(head, head, train, held_out, seed, listener)
+
+
+@torch.no_grad()
 def start_from_solution(
     process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
 ) -> None:
@@ -56,6 +70,7 @@ def start_from_solution(
     process.weight_cholesky.copy_(torch.linalg.cholesky(covariance))
 
 
+@torch.no_grad()
 def refit_mean(
     process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
 ) -> bool:
