@@ -176,6 +176,11 @@ METHODS: dict[str, Method] = {
     "fixed_lnk_variational": Method(
         title="fixed-LNK, variational", head=PAPERS_LNK.model_copy(update={"freeze_backbone": True}), growth="√n"
     ),
+    "fixed_lnk_by_element": Method(
+        title="fixed-LNK, variational, elements apart",
+        head=PAPERS_LNK.model_copy(update={"freeze_backbone": True, "by_element": True}),
+        growth="√n",
+    ),
     "fixed_lnk": Method(title="fixed-LNK, closed form", head=LNKConfig(), growth="n"),
     "llpr": Method(title="last-layer prediction rigidity", head=LLPRConfig(), growth="n"),
     "shallow_ensemble": Method(title="last-layer ensemble", head=ShallowEnsembleConfig(), growth="n"),
