@@ -96,7 +96,7 @@ def test_a_few_points_hold_the_readout_of_activated_embeddings_alone():
         head = LNK(LNKConfig(kernel="rbf", fit="variational", embedding=way, n_inducing=30), wide, (6,))
         head.take_readout(linear)
         head.initialize(h, numbers, index)
-        basis = head.basis(h, atoms_of(numbers.tolist(), [600])).detach()
+        basis = head.basis(h, atoms_of(numbers.tolist(), [600]))[0].detach()
         found = torch.linalg.lstsq(basis, target.unsqueeze(-1)).solution.squeeze(-1)
         left[way] = float((basis @ found - target).std() / target.std())
     assert left["activated"] < 0.01

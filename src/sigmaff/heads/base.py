@@ -114,10 +114,13 @@ FORMER_DEFAULTS = {
     "model.head.readout_pairs": False,
     "model.head.lengthscale_factor": 3.0,
     "model.head.start": "prior",
+    "model.head.inducing": "farthest",
+    "model.head.from_scratch": False,
+    "model.head.objective": "predictive",
     "training.likelihood_unit": "normalised",
     "head_training.likelihood_unit": "normalised",
 }
-"""Of settings whose default is another now: a run that began with them keeps them."""
+"""Of settings whose default is another now, or which are new: a run that began with them keeps them."""
 SAMPLING = ("model.head.n_samples", "model.head.draws")
 """Settings that decide how force σ is sampled and nothing of how a model is made: with others, its run resumes."""
 

@@ -7,9 +7,8 @@ one point of the kernel's space, so neither the energy nor σ of two distant mol
 process on atoms has this property, this one does not.
 """
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal, Self
+from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -76,8 +75,6 @@ class SVGPConfig(SampledHeadSettings):
     n_frequencies: int = Field(
         default=512, ge=1, le=8192, description="random Fourier features of each of these functions"
     )
-
-    unwritten: ClassVar[Mapping[str, Any]] = {**SampledHeadSettings.unwritten, "embedding": "pre_activation"}
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

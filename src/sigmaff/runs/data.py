@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from sigmaff.backbones import AdoptConfig
+from sigmaff.config import with_unnamed
 from sigmaff.data import (
     DatasetStatistics,
     GraphDataset,
@@ -18,11 +19,13 @@ from sigmaff.data import (
     split_structures,
 )
 from sigmaff.data.splits import PARTS
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.files import file_digest, write_json
+from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
 from sigmaff.runs.config import DataConfig, RunConfig
+from sigmaff.training.checkpoint import CHECKPOINT, read_checkpoint
 
 SPLIT_FILE = "split.json"
 MADE = ("model.sigmaff", "backbone.sigmaff", "checkpoint.safetensors")
@@ -61,16 +64,28 @@ class SplitFile(BaseModel):
 
 
 def settled(config: RunConfig) -> RunConfig:
-    """The settings with the kind of split that the run began with.
+    """The settings with the kind of split and the settings of the head that the run began with.
 
     A directory with models or checkpoints and without a split file is from before ``auto``: its split is random.
     """
+    config = _with_head_begun(config)
     split, before = config.data.split, _kept(config)
     if split.kind != "auto" or not any(any(config.output.glob(f"**/{name}")) for name in MADE):
         return config
     kind = "random" if before is None else before.data.split.kind
     data = config.data.model_copy(update={"split": split.model_copy(update={"kind": kind})})
     return config.model_copy(update={"data": data})
+
+
+def _with_head_begun(config: RunConfig) -> RunConfig:
+    """With what an interrupted training of the head began with, where nobody names something else."""
+    path = config.output / "head" / CHECKPOINT
+    try:
+        began = read_checkpoint(path)[-1]
+    except (FileNotFoundError, ModelFileError):  # nothing to resume, or nothing that can be read: told on resuming
+        return config
+    of_head = {name: was for name, was in FORMER_DEFAULTS.items() if name.startswith("model.head.")}
+    return with_unnamed(config, {name: began.get(name, was) for name, was in of_head.items()})
 
 
 def _split(config: RunConfig, structures: LabelledStructures) -> Split:

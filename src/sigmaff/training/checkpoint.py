@@ -24,6 +24,7 @@ from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
 
+CHECKPOINT = "checkpoint.safetensors"
 VERSION = 2
 """Format 1 is read too. It formed pair vectors in float32: weights that start from data differ in the last digit."""
 UNIT = "training.likelihood_unit"

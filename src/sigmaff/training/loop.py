@@ -22,10 +22,12 @@ from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.extras import require
 from sigmaff.files import changes, folder_lock, refuse_changes
+from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models import Potential
 from sigmaff.progress import Listener
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
+    CHECKPOINT,
     as_begun,
     identify,
     optimizer_tensors,
@@ -43,8 +45,6 @@ from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDiverged
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 def train(
@@ -161,7 +161,8 @@ class Training:
             return
         try:
             tensors, state, identity = read_checkpoint(self.checkpoint)
-            identity = {"starting weights": self.identity["starting weights"]} | identity
+            former = {name: was for name, was in FORMER_DEFAULTS.items() if name in self.identity}
+            identity = former | {"starting weights": self.identity["starting weights"]} | identity
             best = tensors.get("best", {})
             if self.identity["starting weights"] == weights_digest(tensors["weights"] | best):
                 self.identity |= {"starting weights": identity["starting weights"]}  # as this run returned them

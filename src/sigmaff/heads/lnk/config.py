@@ -131,7 +131,6 @@ class LNKConfig(SampledHeadSettings):
 
     unwritten: ClassVar[Mapping[str, Any]] = {
         **SampledHeadSettings.unwritten,
-        "embedding": "pre_activation",
         "features": "last",
         "n_directions": 20_000,
     }

@@ -167,9 +167,11 @@ class LNK(Head):
             surroundings = self.embedding.surroundings(node_features.detach()).double()
             self.unseen.learn(surroundings, kinds)
 
-    def basis(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
-        """φ of each atom, (n_atoms, p)."""
-        return self.kernel.basis(self._learned(node_features), self.element_index[graph.atomic_numbers])
+    def basis(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """φ of each atom, (n_atoms, p), and the variance that it leaves out, (n_atoms,)."""
+        features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
+        basis = self.kernel.basis(features, elements)
+        return basis, self.kernel.node_residual(features, elements, basis)
 
     def _learned(self, node_features: Tensor) -> Tensor:
         return self.embedding.learned(node_features).double()
@@ -330,7 +332,7 @@ class LNK(Head):
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
         features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
-        summed = scatter_sum(self.basis(node_features, graph), graph.structure_index, graph.n_structures)
+        summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
         residual = self.kernel.residual(features, elements, summed, graph)
         place = self._place(node_features, graph)
         return summed, residual if place is None else residual + place.variance(graph)

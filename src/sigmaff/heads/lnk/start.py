@@ -2,8 +2,12 @@
 
 With the network frozen, energies and forces are linear in the weights of the process, so gradient descent need not look
 for what one solve gives. The start takes the smallest weights that meet held-out labels as well as the best do
-(``TOLERANCE``), sets the prior's scale to the size of these weights, and gives them the covariance of a closed form
-with a σ of the size of training errors. What is left to gradient descent is the likelihood.
+(``TOLERANCE``). The prior's scale s and the noise λ of a closed-form covariance S then minimise the objective itself,
+of N training energies with an rms error ε, where all have the same variance v:
+
+    [½ |w|²/s² + ½ Σ_k (S_k − log S_k − 1)] / N + ½ log v + ½ ε²/v,      v = s² (mean φ·S·φ + residual) + noise²
+
+What is left to gradient descent is what differs between structures.
 """
 
 import math
@@ -24,10 +28,9 @@ TOLERANCE = 0.01
 """Relative increase of the held-out errors (geometric mean over energies and forces) that smaller weights may cost."""
 NOISE = 0.1
 """σ of the noise of labels at the start, over the rms error of training energies: σ of the process accounts for it."""
-LEAST_PRIOR = 3.0
-"""σ of energies by the prior, over the rms error of training energies: labels can only make it smaller."""
+NOISES, SCALES = (-16.0, 4.0, 0.1), (-8.0, 8.0, 0.1)
+"""Tried for a covariance, in units of the mean eigenvalue, and for the square of a prior's scale: powers of ten."""
 TINY = 1e-24
-BISECTIONS = 60
 
 
 def start(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
@@ -56,18 +59,16 @@ def start_from_solution(
     """
     solved = _Solved.of(function, train, held_out, seed, listener)
     found, _ = solved.smallest()
-    error, moment = solved.training_error(found), solved.energy.gram / solved.energy.count
-    if process.covariance == "diagonal":
-        moment = _moment_of_atoms(process, train)
-    scale = math.sqrt(max(float(found.mean.square().mean()), (LEAST_PRIOR * error) ** 2 / float(moment.trace())))
+    error = solved.training_error(found)
+    seen = _seen_by_atoms(process, train) if process.covariance == "diagonal" else solved.seen
+    scale, noise = _best_prior(found, seen, error, len(train))
     process.kernel.log_scale.fill_(math.log(scale))
     if process.kernel.log_linear_scale is not None:
         process.kernel.log_linear_scale.fill_(math.log(scale))
     process.weight_mean.copy_(found.mean / scale)
     process.log_noise.fill_(math.log(NOISE * error))
     assert process.weight_cholesky is not None
-    covariance = _with_spread(found, moment, (error / scale) ** 2).covariance
-    process.weight_cholesky.copy_(torch.linalg.cholesky(covariance))
+    process.weight_cholesky.copy_(torch.linalg.cholesky(replace(found, noise=noise).covariance))
 
 
 @torch.no_grad()
@@ -88,11 +89,19 @@ def refit_mean(
     return is_better
 
 
+class _Seen(NamedTuple):
+    """Training energies as a process of unit scale sees them, mean over structures."""
+
+    moment: Tensor  # φφᵀ (p, p)
+    residual: float  # variance that φ leaves out
+
+
 class _Solved(NamedTuple):
     """Posteriors of several noises and weights of force rows."""
 
     candidates: list[Posterior]
     energy: Moments  # of training energies
+    residual: float  # variance that their features leave out, summed
     held_out: list[Rows]  # of energies and of forces
 
     @classmethod
@@ -100,14 +109,18 @@ class _Solved(NamedTuple):
         cls, function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
     ) -> "_Solved":
         energy = forces = Moments.empty(function.n_weights)
-        counter = Counter(listener, len(train) + len(held_out))
+        counter, residual = Counter(listener, len(train) + len(held_out)), 0.0
         for ((own, of_forces),), n_structures in train.rows([function], TRAINING_ROWS, seed):
-            energy = energy.plus(own)
+            energy, residual = energy.plus(own), residual + float(own.residual.sum())
             forces = forces if of_forces is None else forces.plus(of_forces)
             counter.add(n_structures)
         (held,) = held_out.undetermined_rows([function], HELD_OUT_ROWS, seed, counter)
         weights = FORCE_WEIGHTS[1:] if forces.count else FORCE_WEIGHTS[:1]
-        return cls(posteriors(energy, forces, weights), energy, held)
+        return cls(posteriors(energy, forces, weights), energy, residual, held)
+
+    @property
+    def seen(self) -> _Seen:
+        return _Seen(self.energy.gram / self.energy.count, self.residual / self.energy.count)
 
     def smallest(self) -> tuple[Posterior, list[Tensor]]:
         """Of those whose held-out errors are within the tolerance of the best, the one of smallest weights."""
@@ -134,20 +147,26 @@ def _score(errors: list[Tensor]) -> float:
     return sum(float(error.abs().mean().log()) for error in errors) / len(errors)
 
 
-def _moment_of_atoms(process: "LNK", train: Observations) -> Tensor:
-    """Σ φφᵀ over the atoms of a structure, mean over structures, (p, p)."""
-    total = torch.zeros_like(process.weight_mean).diag()
+def _seen_by_atoms(process: "LNK", train: Observations) -> _Seen:
+    """Where each atom has a variance by itself: sums over the atoms of a structure."""
+    moment, residual = torch.zeros_like(process.weight_mean).diag(), 0.0
     for batch in train.batches():
-        basis = process.basis(batch.embeddings(), batch.graph)
-        total = total + basis.T @ basis
-    return total / len(train)
+        basis, left = process.basis(batch.embeddings(), batch.graph)
+        moment, residual = moment + basis.T @ basis, residual + float(left.sum())
+    return _Seen(moment / len(train), residual / len(train))
 
 
-def _with_spread(posterior: Posterior, moment: Tensor, variance: float) -> Posterior:
-    """With the noise for which rows of this second moment have the given variance on average, at most the prior's."""
-    low, high = math.log(TINY), -math.log(TINY)
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        covariance = replace(posterior, noise=math.exp(middle)).covariance
-        low, high = (middle, high) if float((moment * covariance).sum()) < variance else (low, middle)
-    return replace(posterior, noise=math.exp(high))
+def _best_prior(posterior: Posterior, seen: _Seen, error: float, n_train: int) -> tuple[float, float]:
+    """The scale of the prior and the noise of the covariance that minimise the objective of the module's docstring."""
+    vectors, typical = posterior.eigenvectors, float(posterior.eigenvalues.mean())
+    along = torch.einsum("ik,ij,jk->k", vectors, seen.moment, vectors)
+    outside = float(seen.moment.trace() - along.sum()) + seen.residual  # directions that no label determines
+    noises = typical * 10.0 ** torch.arange(*NOISES, dtype=torch.float64)
+    kept = 1.0 / (1.0 + posterior.eigenvalues / noises.unsqueeze(-1))
+    divergence = 0.5 * (kept - kept.log() - 1.0).sum(-1)
+    squares = 10.0 ** torch.arange(*SCALES, dtype=torch.float64).unsqueeze(-1)  # s²
+    shrunk = 0.5 * posterior.mean.square().sum() / squares
+    variance = squares * (kept @ along + outside) + (NOISE * error) ** 2
+    objective = (shrunk + divergence) / n_train + 0.5 * (variance.log() + error**2 / variance)
+    row, column = divmod(int(objective.argmin()), len(noises))
+    return math.sqrt(float(squares[row])), float(noises[column])
