@@ -10,7 +10,7 @@ training structures, in units of their spread r, for a molecule that vibrates ch
     log π_c = f_c(x) − log Σ_c' exp f_c'(x),      μ_c = g_c(x),      σ_c = softplus(k_c(x)) + min_std
 
 **shared**: μ_c = Σ_i (w · a_i + b) + s m_c, σ_c = s t_c + min_std with (π, m, t, s) from one network of x. Two things
-make it learn total energies better:
+are there to help it learn total energies:
 - All components share the backbone's own readout, for total energies are nearly sums over atoms. The network gives what
   each adds to it.
 - What they add is in units of a width s. The likelihood hardly sees a component of small weight: by itself it would
