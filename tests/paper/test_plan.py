@@ -292,6 +292,7 @@ def test_tables_show_what_exists_and_tell_what_was_left_out(tmp_path: Path):
     assert not any(table.title.startswith("Table 14") for table in report.tables)  # nothing of ours
     write_report(first, report, results)
     text = (tmp_path / "md17-accuracy/results.md").read_text()
+    assert "Trained on 1000 and validated on 1000 structures of rmd17/rmd17_ethanol.npz." in text
     n = len(first.others) - 1
     assert re.search(rf"{n} cells are left out, about \d+ hours of one core, by estimate", text)
     assert "```bash\nsigmaff reproduce md17-accuracy --scale hour\n```" in text
@@ -408,6 +409,7 @@ def test_incomplete_heat_maps_say_how_many_molecules():
     results = {name: JobResult(name=name, status="done", content={"ood": others})}
     report = EXPERIMENTS["md17-ood"].present(results, HOUR)
     (labels,) = report.tables[0].rows
+    assert list(report.tables[1].rows) == [("ethanol",)]
     assert labels == ("NequIP", "Ensemble")
     shown = dict(zip(report.tables[0].columns, report.tables[0].rows[labels], strict=True))
     assert shown["least AUROC, σ of the whole"].text("") == "0.800 (1)"

@@ -29,7 +29,7 @@ def reproduce(
         Literal["quick", "hour", "paper"],
         typer.Option(
             help="quick: small networks, minutes; hour: the paper's networks and data sizes, an hour of one core for "
-            "a training; paper: the published settings, up to 16 hours for a SchNet on MD17 and months of one core "
+            "a training; paper: the published settings, 15 to 25 hours of one core for a SchNet on MD17 and months "
             "for a DimeNet++ on QM7-X, if patience does not end them"
         ),
     ] = "quick",

@@ -12,8 +12,8 @@ from sigmaff_paper.tables.md17 import N_ATOMS
 
 BASIS = 10
 """Structures of a step of which ``HOUR`` tells the speed."""
-STEP_OVERHEAD = {"schnet": 0.011, "dimenet++": 0.030, "nequip": 0.030}
-"""Seconds of a step, however few structures it has."""
+STEP_OVERHEAD = {"schnet": 0.011, "dimenet++": 0.010, "nequip": 0.005}
+"""Seconds of a step, however few structures it has: from steps of one structure (benchmarks/backbone_speed.py)."""
 PREDICTION_SHARE = 1 / 3
 """Time of a prediction over that of a step, for each structure."""
 FORCE_STD_PASSES = 2

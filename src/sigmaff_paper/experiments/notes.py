@@ -125,12 +125,15 @@ def _of_quick_scale(setup: Setup, kind: Kind, backbones: list[str]) -> list[str]
 def _of_hour_scale(setup: Setup, kind: Kind, backbones: list[str]) -> list[str]:
     sizes, published = SIZES["hour"][kind], SIZES["paper"][kind]
     rates = ", ".join(f"{HOUR[name].learning_rate:g} for {TITLES[name]}" for name in backbones)
+    is_same = sizes.batch_size == published.batch_size
+    batches = f"batches of {sizes.batch_size}" + (
+        " as in the paper" if is_same else f" (paper: {published.batch_size})"
+    )
     notes = [
         "Scale hour: networks and losses are the paper's. A training has as many epochs as one core does in "
         f"{setup.hours:g} {'hour' if setup.hours == 1.0 else 'hours'}, far fewer than the paper's. A Gaussian process "
         f"has {HEAD_SHARE:g} of them on a frozen network and {JOINT_SHARE:g} with it.",
-        f"Scale hour: batches of {sizes.batch_size} (paper: {published.batch_size}), a cosine schedule without "
-        f"patience, learning rates of {rates}.",
+        f"Scale hour: {batches}, a cosine schedule without patience, learning rates of {rates}.",
     ]
     if kind == "qm7x":
         notes.append(

@@ -201,7 +201,7 @@ def _claim(table: ResultTable, title: str) -> ResultTable:
     others = ("MCD 20 %", "MCD 1 %", "Evidential")
 
     def ratio(other: float | None, own: float | None) -> float | None:
-        return None if other is None or own is None or own >= 1.0 else (1.0 - other) / (1.0 - own)
+        return None if other is None or own is None or own >= 1.0 else round((1.0 - other) / (1.0 - own), 2)
 
     return ResultTable(
         title=f"Claim of 2.5 and 2.1 times lower errors: (1 − AUC-ROC) over that of LNK, from Table 5{title}",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sigmaff.files import atomic_write, write_json
 from sigmaff.runs.jobs import Results
+from sigmaff.runs.model_jobs import ModelJob
 from sigmaff_paper.experiments import figures
 from sigmaff_paper.experiments.experiment import Report
 from sigmaff_paper.experiments.reproduce import Plan, PlannedCell, without_result
@@ -58,7 +59,7 @@ def left_out_text(plan: Plan, cells: list[PlannedCell]) -> str:
 
 def _markdown(plan: Plan, report: Report, results: Results) -> str:
     """Tables, figures, differences from the paper, and jobs without a result."""
-    experiment, files = plan.experiment, _data_files(results)
+    experiment = plan.experiment
     parts = [
         f"# {plan.name}: {experiment.title}",
         f"{experiment.shows} of the paper, at {plan.setup.title}. In brackets: the paper's numbers.",
@@ -66,7 +67,7 @@ def _markdown(plan: Plan, report: Report, results: Results) -> str:
         *(f"![{figure}]({figure}.svg)" for figure in report.figures),
         "## What differs from the paper",
         "\n".join(f"- {note}" for note in report.notes),
-        *(["Trained on " + ", ".join(files) + "."] if files else []),
+        *_data_text(plan, results),
         "## Jobs",
         _jobs_text(results),
         *_left_out(plan),
@@ -78,6 +79,19 @@ def _data_files(results: Results) -> list[str]:
     """Folder and name of the training files."""
     paths = [Path(str(result.content["data"])) for result in results.values() if "data" in result.content]
     return sorted({f"{path.parent.name}/{path.name}" for path in paths})
+
+
+def _data_text(plan: Plan, results: Results) -> list[str]:
+    """How many structures trained and validated models, and the files that they are of."""
+    files = defaultdict[tuple[int, int], set[str]](set)
+    for job in (*plan.chosen, *plan.others):
+        if isinstance(job, ModelJob) and job.name in results and results[job.name].status == "done":
+            split, path = job.config.data.split, job.config.data.source.path
+            files[split.n_train, split.n_validation].add(f"{path.parent.name}/{path.name}")
+    return [
+        f"Trained on {n_train} and validated on {n_validation} structures of {', '.join(sorted(names))}."
+        for (n_train, n_validation), names in files.items()
+    ]
 
 
 def _jobs_text(results: Results) -> str:
