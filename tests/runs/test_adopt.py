@@ -94,7 +94,7 @@ def test_its_errors_are_lower_than_those_of_the_network(adopted: sf.Model):
     assert 0.4 < beside.adopted["forces_coverage_68"] < 0.95
 
 
-@pytest.mark.parametrize("n_held_out, n_test", [(12, 0), (22, 0), (22, 6)])
+@pytest.mark.parametrize(("n_held_out", "n_test"), [(12, 0), (22, 0), (22, 6)])
 def test_structures_are_predicted_once_with_force_std(
     n_held_out: int, n_test: int, frames: list[Atoms], monkeypatch: pytest.MonkeyPatch
 ):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmaff.data import GraphDataset, read_structures
+from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
