@@ -167,7 +167,7 @@ def calibrate(
     """
     listener = listener or Listener()
     before, dataset = (model.calibrations, model.energy_force_std), _dataset(model, structures, listener)
-    reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
+    _, reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
     if model.calibrations == NO_CALIBRATIONS:
         model.calibrations, model.energy_force_std = before
         raise DataError(f"{dataset.structures.source}: {next(iter(reasons.values()))}")

@@ -12,6 +12,7 @@ from cli_case import fail, succeed
 from sigmaff.backbones.hosts import read_host
 from sigmaff.backbones.hosts.reading import (
     UNSAFE_LOADING,
+    Outside,
     contained,
     origin_of,
     referenced_file,
@@ -126,3 +127,17 @@ class TestReferencedFiles:
         assert "SHA-256" in succeed("trust", program)
         assert referenced_file(self.origin(program)) == program
         assert "no such file" in fail("trust", program.parent / "nothing")
+
+
+def test_a_network_outside_follows_its_inputs_and_moves_only_then():
+    class Counting(torch.nn.Linear):
+        n_moves = 0
+
+        def to(self, *args, **kwargs):
+            self.n_moves += 1
+            return super().to(*args, **kwargs)
+
+    outside, meta = Outside(Counting(2, 1)), torch.device("meta")
+    assert outside.on(torch.device("cpu")).n_moves == 0
+    assert outside.on(meta).weight.device == outside.on(meta).bias.device == meta
+    assert outside.on(meta).n_moves == 1

@@ -17,12 +17,14 @@ from sigmaff.backbones import AdoptConfig, HostConfig, SchNetConfig
 from sigmaff.backbones.hosts import Host, build_host, read_host
 from sigmaff.data import DataSource, GraphDataset, label_structures
 from sigmaff.errors import ConfigError, DataError, ModelFileError
+from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_STRUCTURES
-from sigmaff.graph import build_graph
+from sigmaff.graph import AtomicGraph, build_graph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.adopt import host_potential, read_potential
 from sigmaff.models.file import read_header
+from sigmaff.models.prediction import Prediction
 from sigmaff.models.solve import LabelledObservations
 from sigmaff.runs.adopt import _sizes
 
@@ -90,6 +92,30 @@ def test_its_errors_are_lower_than_those_of_the_network(adopted: sf.Model):
     assert beside.structures == "held-out"
     assert beside.adopted["forces_mae"] < 0.7 * beside.host["forces_mae"]
     assert 0.4 < beside.adopted["forces_coverage_68"] < 0.95
+
+
+@pytest.mark.parametrize(("n_held_out", "n_test"), [(12, 0), (22, 0), (22, 6)])
+def test_structures_are_predicted_once_with_force_std(
+    n_held_out: int, n_test: int, frames: list[Atoms], monkeypatch: pytest.MonkeyPatch
+):
+    """For a large network that takes minutes: calibration and table share it. σ may be raw or calibrated."""
+    compute, n_predicted = Potential.compute, 0
+
+    def counted(self: Potential, graph: AtomicGraph, forces_std: str, **options: bool) -> Prediction:
+        nonlocal n_predicted
+        n_predicted += graph.n_structures if self.kind is not None and forces_std != "none" else 0
+        return compute(self, graph, forces_std, **options)
+
+    monkeypatch.setattr(Potential, "compute", counted)
+    sizes = {"n_train": 12, "n_validation": n_held_out, "n_test": n_test}
+    overrides = [f"data.split.{name}={size}" for name, size in sizes.items()]
+    model = sf.adopt(SOURCE, frames, trust=True, overrides=overrides)
+    assert n_predicted == n_held_out + n_test
+    split = model.record.split
+    dataset = GraphDataset(label_structures(frames).subset(split.test or split.validation), model.cutoff, model.dtype)
+    for key, value in summarize(evaluate(model, dataset, name="again")).items():
+        if key != "seconds_per_structure":
+            assert model.record.adopted.adopted[key] == pytest.approx(value)
 
 
 def test_mean_backbone_keeps_energies_to_the_bit(host: Potential, frames: list[Atoms]):
@@ -247,7 +273,10 @@ def test_the_command(frames: list[Atoms], tmp_path: Path):
     assert "network alone" in text
     assert "adopted" in text
     assert "exists already" in fail("adopt", SOURCE, data, "-o", output, "--trust")
+    assert text.count("not calibrated") == 1  # 13 held-out structures
     succeed("evaluate", output, data)
+    beside = read_header(output).record.adopted
+    assert f"network alone {beside.host['forces_mae']:.4g} eV/Å" in " ".join(succeed("info", output).split())
     source = read_header(output).record.config["data"]["source"]
     assert DataSource.model_validate(source).path == data
 

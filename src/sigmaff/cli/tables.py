@@ -115,6 +115,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
     for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
         if metrics.get(f"{quantity}_mae") is not None:
             rows[f"test MAE, {quantity}"] = f"{metrics[f'{quantity}_mae']:.5g} {unit}"
+    rows |= {} if record.adopted is None else _errors_beside(record.adopted)
     for name, text in rows.items():
         table.add_row(Text(name, style="bold"), Text(text))
     return table
@@ -191,6 +192,16 @@ def _backbone(config: BackboneConfig) -> dict[str, str]:
         "needs": f"{origin.package} (adopted with version {origin.version})",
         "weights": where,
         "licence": origin.licence or "not known: ask whoever made the network",
+    }
+
+
+def _errors_beside(record: AdoptedRecord) -> dict[str, str]:
+    """Errors of an adopted network, before and after."""
+    where = f"{record.host['n_structures']} {record.structures} structures"
+    return {
+        label: f"{_value(record.adopted[key], unit)}; network alone {_value(record.host[key], unit)} ({where})"
+        for label, key, unit in ADOPTED_ROWS
+        if record.host.get(key) is not None
     }
 
 

@@ -1,18 +1,25 @@
 """Which structures a model may see: data sets for it, its own training and test structures, calibration on them."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibrate import calibrate_evaluation, energy_force_std
 from sigmaff.evaluation.calibration import CalibrationMethod
-from sigmaff.evaluation.evaluate import evaluate
+from sigmaff.evaluation.evaluate import Evaluation, evaluate
 from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.models.prediction import Quantity
 from sigmaff.progress import Listener
 
 Part = Literal["train", "validation", "test"]
+
+
+class Calibrated(NamedTuple):
+    """What a calibration saw and found."""
+
+    evaluation: Evaluation  # of the held-out structures, with the model's new calibrations
+    reasons: dict[Quantity, str]  # why the σ of a quantity stays raw
 
 
 def calibrate(
@@ -22,10 +29,10 @@ def calibrate(
     listener: Listener | None = None,
     *,
     force_growth: bool = True,
-) -> dict[Quantity, str]:
+) -> Calibrated:
     """Fit the model's calibrations on held-out structures and keep them in it.
 
-    The σ of a quantity that cannot be calibrated stays raw. Returns the reason for each, and warns of them.
+    The σ of a quantity that cannot be calibrated stays raw, with a warning.
     """
     listener = listener or Listener()
     listener.stage("calibrating σ")
@@ -35,7 +42,7 @@ def calibrate(
     for reason in dict.fromkeys(reasons.values()):
         quantities = " and ".join(quantity for quantity, other in reasons.items() if other == reason)
         listener.warn(f"σ of {quantities} is raw, not calibrated: {reason}")
-    return reasons
+    return Calibrated(evaluation.with_calibrations(model.calibrations), reasons)
 
 
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:

@@ -166,6 +166,15 @@ class Evaluation:
                 )
         return samples
 
+    def with_calibrations(self, calibrations: Calibrations) -> "Evaluation":
+        """The same predictions and raw σ beside other calibrations."""
+        return replace(
+            self,
+            energy_calibration=calibrations.energy or UNCALIBRATED,
+            forces_calibration=calibrations.forces or UNCALIBRATED,
+            stress_calibration=calibrations.stress or UNCALIBRATED,
+        )
+
     def structure_rms(self, vectors: FloatArray | None) -> FloatArray | None:
         """Root mean square over the atoms and components of each structure: (n_atoms, 3) -> (n_structures,)."""
         if vectors is None:
@@ -236,13 +245,8 @@ def evaluate_predictor(
         graphs.append(graph)
         labels.append(known)
         listener.advance(stop, len(dataset))
-    evaluation = replace(
-        _compared(name, graphs, labels, predictions),
-        energy_calibration=calibrations.energy or UNCALIBRATED,
-        forces_calibration=calibrations.forces or UNCALIBRATED,
-        stress_calibration=calibrations.stress or UNCALIBRATED,
-        seconds_per_structure=seconds / len(dataset),
-    )
+    evaluation = _compared(name, graphs, labels, predictions).with_calibrations(calibrations)
+    evaluation = replace(evaluation, seconds_per_structure=seconds / len(dataset))
     _check(evaluation)
     return evaluation
 

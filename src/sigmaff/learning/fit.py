@@ -40,7 +40,7 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
         structures = data.validation.structures
         if len(drawn) >= MIN_STRUCTURES:  # of explorations, at random
             structures = structures.subset(drawn)
-        reasons = calibrate(model, dataset_for(model, structures), config.calibration, context.listener)
+        _, reasons = calibrate(model, dataset_for(model, structures), config.calibration, context.listener)
         record = record.model_copy(update={"uncalibrated": reasons})
     backbone = BackboneRecord(round=round_.number, n_train=n_train) if is_due else last
     record = record.model_copy(update={"backbone": backbone, "seconds": time.monotonic() - started})

@@ -17,7 +17,7 @@ from sigmaff.models.adopt import host_potential, read_potential
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import split_data
-from sigmaff.runs.run import produce, warn_of_few
+from sigmaff.runs.run import produce
 from sigmaff.runs.stages import make_model
 
 FEWEST = 6
@@ -61,7 +61,6 @@ def adopt(
     split = split_structures(config.data.split, structures)
     if split.reason:
         listener.tell(f"split {split.reason}")
-    warn_of_few(config, len(split.validation), listener)
     data = split_data(structures, split, config)
     model = produce(config, data, listener, partial(make_model, force=False, host=host))
     assert model is not None, "nothing here has helper processes"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmaff.data import GraphDataset, read_structures
+from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
@@ -66,7 +66,7 @@ def run(
     data = load_data(config)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
-    warn_of_few(config, len(data.validation), listener)
+    _warn_of_few(config, len(data.validation), listener)
     model = produce(config, data, listener, make or partial(make_model, force=force))
     if model is None:
         return None
@@ -85,18 +85,23 @@ def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) ->
     model, record = made
     if (statistics := model.potentials[0].statistics).open_compositions and model.kind is not None:
         listener.tell(f"compositions: {statistics.compositions}")
+    held_out = test = None
     if config.calibration != "none" and model.kind is not None:
-        reasons = calibrate(model, data.validation, config.calibration, listener)
+        held_out, reasons = calibrate(model, data.validation, config.calibration, listener)
         record = record.model_copy(update={"uncalibrated": reasons})
-    tested = {} if data.test is None else _tested(config, model, data.test, listener)
+    tested: dict[str, object] = {}
+    if data.test is not None:
+        listener.stage("testing")
+        test = evaluate(model, data.test, name="test", listener=listener)
+        tested |= _metrics(config, model, test, listener)
     if model.kind is not None and (host := network_alone(model)) is not None:
-        tested["adopted"] = _beside(host, model, data, listener)
+        tested["adopted"] = _beside(host, model, data, test or held_out, listener)
     record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
     return model
 
 
-def warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
+def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
     """Tell before hours of training that σ will not be calibrated."""
     n_needed = MIN_CONFORMAL if config.calibration == "conformal" else MIN_STRUCTURES
     if config.calibration != "none" and config.has_std and n_validation < n_needed:
@@ -113,20 +118,24 @@ def _finished(config: RunConfig, model_path: Path) -> RunResult:
     return RunResult(model_path=model_path, metrics=metrics, already_done=True)
 
 
-def _tested(config: RunConfig, model: Model, test: GraphDataset, listener: Listener) -> dict[str, object]:
+def _metrics(config: RunConfig, model: Model, test: Evaluation, listener: Listener) -> dict[str, object]:
     """``metrics`` and ``ood`` of the record."""
-    listener.stage("testing")
-    evaluation = evaluate(model, test, name="test", listener=listener)
-    ood = {name: _compared(model, evaluation, name, other, listener) for name, other in config.ood.items()}
-    return {"metrics": summarize(evaluation), "ood": ood}
+    ood = {name: _compared(model, test, name, other, listener) for name, other in config.ood.items()}
+    return {"metrics": summarize(test), "ood": ood}
 
 
-def _beside(host: Potential, model: Model, data: RunData, listener: Listener) -> AdoptedRecord:
-    """Errors of the network alone and of the model, on test structures, else on those that the head was chosen by."""
+def _beside(
+    host: Potential, model: Model, data: RunData, known: Evaluation | None, listener: Listener
+) -> AdoptedRecord:
+    """Errors of the network alone and of the model, on test structures, else on those that the head was chosen by.
+
+    known: of the model on these structures, if they were predicted already: force σ of a large network takes minutes.
+    """
     listener.stage("testing beside the adopted network")
     name, dataset = ("test", data.test) if data.test is not None else ("held-out", data.validation)
-    each = (summarize(evaluate(one, dataset, name=name, listener=listener)) for one in (host, model))
-    return AdoptedRecord(structures=name, **dict(zip(("host", "adopted"), each, strict=True)))
+    alone = evaluate(host, dataset, name=name, listener=listener)
+    adopted = known or evaluate(model, dataset, name=name, listener=listener)
+    return AdoptedRecord(structures=name, host=summarize(alone), adopted=summarize(adopted))
 
 
 def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:

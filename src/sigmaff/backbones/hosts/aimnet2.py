@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
 from sigmaff.backbones.hosts.reading import (
+    Outside,
     contained,
     index_of,
     origin_of,
@@ -41,7 +42,7 @@ class AIMNet2(Host):
         super().__init__(config)
         network = _loaded(referenced_file(config.origin))
         network.outputs.atomic_shift.shifts.weight.detach().zero_()  # reference energies are added elsewhere
-        self._outside = [network]  # not a submodule: its weights are not those of the model file
+        self._outside = Outside(network)
         self.register_buffer("element_index", index_of(config.description["elements"]), persistent=False)
 
     @classmethod
@@ -68,7 +69,7 @@ class AIMNet2(Host):
         if graph.cell is not None and graph.cell.any():
             raise DataError("AIMNet2 from a .jpt file takes molecules; this structure is periodic")
         places_of(graph, self.element_index)
-        network = self._outside[0].to(graph.positions.device)
+        network = self._outside.on(graph.positions.device)
         data = {
             "coord": graph.pad(graph.positions.float()),
             "numbers": graph.pad(graph.atomic_numbers.unsqueeze(-1)).squeeze(-1),

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sigmaff.backbones.hosts.base import Host, HostConfig, Reading
 from sigmaff.backbones.hosts.reading import (
+    Outside,
     contained,
     index_of,
     origin_of,
@@ -41,7 +42,7 @@ class Metatomic(Host):
         super().__init__(config)
         path = referenced_file(config.origin)
         with contained(self.package):
-            self._outside = [_loaded(path)]  # not a submodule: its weights are not those of the model file
+            self._outside = Outside(_loaded(path))
         elements = [int(z) for z in config.description["references"]]
         references = torch.tensor(list(config.description["references"].values()), dtype=torch.float64)
         self.register_buffer("element_index", index_of(elements), persistent=False)
@@ -75,7 +76,7 @@ class Metatomic(Host):
 
     def forward(self, graph: AtomicGraph) -> Tensor:
         elements = places_of(graph, self.element_index)
-        model = self._outside[0].to(graph.positions.device)
+        model = self._outside.on(graph.positions.device)
         systems = [_system(model, *parts) for parts in _structures(graph)]
         features, energy = _run(model, self.config.description["features"], systems)
         own = energy.double() - self._references.to(energy.device)[elements]

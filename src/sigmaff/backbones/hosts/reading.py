@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from ase.data import chemical_symbols
@@ -138,6 +138,22 @@ def directed_pairs(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
     """Each pair in both directions: index of (from, to), (2, 2 · n_pairs), and vectors, (2 · n_pairs, 3) Å."""
     vectors = graph.pair_vectors()
     return torch.cat([graph.pair_index, graph.pair_index.flip(0)], dim=1), torch.cat([vectors, -vectors])
+
+
+class Outside:
+    """A network that is no submodule of its adapter: its weights are not those of the model file.
+
+    It moves to a device once, not at every call: that would look at each of its weights.
+    """
+
+    def __init__(self, network: Any) -> None:
+        """network: on the CPU."""
+        self._network, self._device = network, torch.device("cpu")
+
+    def on(self, device: torch.device) -> Any:
+        if device != self._device:
+            self._network, self._device = self._network.to(device), device
+        return self._network
 
 
 def plain_execution() -> AbstractContextManager[None]:
