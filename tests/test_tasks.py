@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sigmaff.errors import ConfigError
-from sigmaff.tasks import ClusterConfig, SlurmConfig, run_tasks, slurm_cluster, workers
+from sigmaff.tasks import ClusterConfig, SlurmConfig, closed_late, run_tasks, slurm_cluster, workers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -102,3 +102,13 @@ def test_slurm_jobs_ask_for_what_was_configured() -> None:
         script = cluster.job_script()
     for line in ("#SBATCH -p long", "#SBATCH -A chem", "#SBATCH --cpus-per-task=3", "-t 01:30:00", "module x"):
         assert line in script
+
+
+def test_work_that_is_done_is_not_lost_when_its_processes_close_late():
+    class Slow:
+        def close(self) -> None:
+            raise TimeoutError
+
+    with closed_late(Slow()):
+        done = "result"
+    assert done == "result"

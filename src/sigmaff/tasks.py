@@ -6,10 +6,10 @@ If a task raises an error, crashes its process or hangs, only that task fails, a
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Closable(Protocol):
+    def close(self) -> Any: ...
+
+
+Resource = TypeVar("Resource", bound=Closable)
 
 
 class SlurmConfig(Settings):
@@ -73,9 +80,19 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
         else:
             stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))
             options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
-            cluster = stack.enter_context(LocalCluster(n_workers=config.n_workers, **options))
+            cluster = stack.enter_context(closed_late(LocalCluster(n_workers=config.n_workers, **options)))
             client = Client(cluster, set_as_default=False)
-        yield stack.enter_context(client)
+        yield stack.enter_context(closed_late(client))
+
+
+@contextmanager
+def closed_late(resource: Resource) -> Iterator[Resource]:
+    """Close it at the end. On a busy machine that may take longer than Dask waits: the work is done by then."""
+    try:
+        yield resource
+    finally:
+        with suppress(TimeoutError):
+            resource.close()
 
 
 def run_tasks(

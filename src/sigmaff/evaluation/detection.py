@@ -42,11 +42,8 @@ def forces_variance_trace(evaluation: Evaluation) -> FloatArray | None:
 
     Of the raw σ, so without the growth of a calibration.
     """
-    std = evaluation.forces_std_raw
-    if std is None:
-        return None
-    by_atom = np.square(std).sum(axis=1)
-    return np.bincount(evaluation.structure_index, by_atom, minlength=evaluation.n_structures).astype(np.float64)
+    rms = evaluation.structure_rms(evaluation.forces_std_raw)
+    return None if rms is None else rms * rms * (3.0 * evaluation.atoms_per_structure)
 
 
 def forces_std_geometric_mean(evaluation: Evaluation) -> FloatArray | None:
