@@ -155,9 +155,11 @@ class TestPlacement:
             close(0.5 * (low + high), self.x[self.kinds == number].mean(0), **EXACT)
             close(high - low, 2.0 * width * direction, **EXACT)
 
-    def test_too_few_points_for_pairs_are_an_error(self):
-        with pytest.raises(ConfigError, match="pairs along the readout take 6"):
-            place_points(PointSettings(readout_pairs=True), self.x, self.x, self.kinds, 8)
+    def test_without_three_points_to_an_element_there_are_no_pairs(self):
+        points, kinds, _ = place_points(PointSettings(readout_pairs=True), self.x, self.x, self.kinds, 8)
+        expected = choose_inducing_points(self.x, self.kinds, 8)
+        assert torch.equal(points, expected[0])
+        assert torch.equal(kinds, expected[1])
 
 
 @pytest.mark.parametrize("n_blocks", [1, 3])

@@ -43,7 +43,7 @@ class Run:
 
     def means(self, n_blocks: int) -> tuple[FloatArray, FloatArray]:
         """Times and energies, averaged over at most so many blocks: vibrations hide a drift."""
-        blocks = np.array_split(np.arange(self.energy.size), min(n_blocks, self.energy.size))
+        blocks = np.array_split(np.arange(self.energy.size), max(1, min(n_blocks, self.energy.size)))
         times, energies = ([values[block].mean() for block in blocks] for values in (self.picoseconds, self.energy))
         return np.array(times), np.array(energies)
 

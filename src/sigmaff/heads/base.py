@@ -93,6 +93,11 @@ class HeadSettings(Settings):
         return False
 
     @property
+    def has_atom_std(self) -> bool:
+        """Whether a head that can estimate ``node_variance`` does with these settings."""
+        return True
+
+    @property
     def takes_backbone(self) -> bool:
         """Whether the backbone is trained before the head."""
         return self.stages[0] == "backbone"
@@ -173,7 +178,7 @@ class Head(nn.Module, ABC):
         self.initialize(*train.embeddings())
 
     def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-        """Solve again for what dropout has shifted, after a training with it. Arguments as for ``solve``."""
+        """Solve again for what training has left off its optimum, or dropout shifted. Arguments as for ``solve``."""
 
     def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> FitSummary:
         """Compute the parameters from labels. Heads with the stage ``solve`` have it.

@@ -160,7 +160,8 @@ class SVGP(Head):
             start_from_solution(self.process, self, train, held_out, seed, listener)
 
     def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-        refit_mean(self.process, self, train, held_out, seed, listener)
+        if self.process.config.begins_solved:
+            refit_mean(self.process, self, train, held_out, seed, listener)
 
     @property
     def n_weights(self) -> int:

@@ -96,7 +96,7 @@ class Method:
         has_std = {
             "energy": head.kind is not None,
             "forces": bool(head.force_std_methods),
-            "atom": head.node_variance is not Head.node_variance and not has_members,
+            "atom": head.node_variance is not Head.node_variance and self.head.has_atom_std and not has_members,
         }
         return [name for name, has_it in has_std.items() if has_it or (has_members and name != "atom")]
 

@@ -190,10 +190,7 @@ class _Stages:
         if self.config.model.head.takes_backbone:
             rate = SECOND_LEARNING_RATE * training.learning_rate
             training = training.model_copy(update={"learning_rate": rate})
-        potential = self._train_on("training backbone and head", backbone, training, freeze=False)
-        if self.is_main_process and _dropout(self.config.model.backbone) > 0.0:
-            self._with_head(potential, potential.head.refit)
-        return potential
+        return self._train_on("training backbone and head", backbone, training, freeze=False)
 
     def _head(self, backbone: Potential) -> Potential:
         return self._train_on("training the head", backbone, self.config.training, freeze=True)
@@ -229,7 +226,10 @@ class _Stages:
         potential = backbone.with_head(self.config.model.head)
         self._start(potential)
         settings = (self.config.head_training or training).model_copy(update={"freeze_backbone": freeze})
-        return self._train(text, potential, settings, "head")
+        self._train(text, potential, settings, "head")
+        if self.is_main_process:
+            self._with_head(potential, potential.head.refit)
+        return potential
 
     def _train(self, text: str, potential: Potential, training: TrainingConfig, folder: str) -> Potential:
         from sigmaff.training.loop import train  # brings Lightning Fabric, which only training needs
@@ -265,12 +265,6 @@ def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     taken.set_precision(potential.dtype)
     taken.load_state_dict(potential.state_dict())
     return taken
-
-
-def _dropout(backbone: BackboneConfig) -> float:
-    """Its rate; adopted networks and descriptors have none."""
-    rate: float = backbone.model_dump().get("dropout", 0.0)
-    return rate
 
 
 def _without_dropout(backbone: BackboneConfig) -> dict[str, object]:

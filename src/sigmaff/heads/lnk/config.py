@@ -96,8 +96,8 @@ class LNKConfig(SampledHeadSettings):
     )
     readout_pairs: bool = Field(
         default=True,
-        description="whether two of the inducing points of each element lie along the readout, on both sides of the "
-        "mean; a long lengthscale makes them a slope, which is the readout itself",
+        description="whether two of the inducing points of each element, if it has three, lie along the readout on "
+        "both sides of the mean; a long lengthscale makes them a slope, which is the readout itself",
     )
     lengthscale_factor: float = Field(
         default=10.0,
@@ -157,6 +157,10 @@ class LNKConfig(SampledHeadSettings):
         names += ["distance_aware", "distance_prior"] if not is_solved else []
         names += ["embedding", "inducing", "readout_pairs", "lengthscale_factor"] if self.kernel == "linear" else []
         return (*names, "draws") if self.covariance == "diagonal" else tuple(names)
+
+    @property
+    def has_atom_std(self) -> bool:
+        return self.by_element
 
     @property
     def begins_solved(self) -> bool:

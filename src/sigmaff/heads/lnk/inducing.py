@@ -37,19 +37,15 @@ def place_points(
     """Inducing points of a training set.
 
     The lengthscale is that of the settings, in units of the mean distance between points of one element, pairs along
-    the readout left out.
+    the readout left out. Without three points to an element there are no pairs.
 
     Arguments:
         features: what is compared (n_atoms, d).
         directions: along which the readout of each atom grows (n_atoms, d).
         elements: (n_atoms,).
     """
-    n_pairs = 2 * len(elements.unique()) if settings.readout_pairs else 0
-    if n_pairs and n_points < 3 * n_pairs // 2:
-        raise ConfigError(
-            f"n_inducing is {n_points}, but pairs along the readout take {n_pairs}, and each element one more; raise "
-            "n_inducing, or leave them out (readout_pairs: false)"
-        )
+    n_kinds = len(elements.unique())
+    n_pairs = 2 * n_kinds if settings.readout_pairs and n_points >= 3 * n_kinds else 0
     points, kinds = choose_inducing_points(features, elements, n_points - n_pairs, settings.placement)
     same = (kinds[:, None] == kinds).triu(diagonal=1)
     distance = (points[:, None] - points).norm(dim=-1)[same].mean() if same.any() else None

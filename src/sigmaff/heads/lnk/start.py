@@ -41,8 +41,8 @@ def start(head: "LNK", train: Observations, held_out: Observations, *, seed: int
 
 
 def refit(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-    """Solve for the mean again after a training with dropout."""
-    if head.config.mean != "backbone":
+    """Solve for the mean again, after training."""
+    if head.config.begins_solved:
         refit_mean(head, head, train, held_out, seed, listener)
 
 
@@ -75,7 +75,7 @@ def start_from_solution(
 def refit_mean(
     process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
 ) -> bool:
-    """Solve for the mean of the process again, as it predicts: after a training with dropout, without it.
+    """Solve for the mean of the process again, as it predicts: without dropout, and for its points as they are now.
 
     Kept only where it lowers the held-out errors of energies and forces together. Return whether it was.
     """
