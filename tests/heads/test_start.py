@@ -91,6 +91,17 @@ class TestRefit:
         after = errors(potential, trained, 1)[0]
         assert abs(after.mean()) < 0.05 * abs(before.mean())
 
+    def test_goes_with_inducing_points_that_training_has_moved(self, trained: Trained):
+        potential = started(trained, PAPERS)
+        before = np.abs(errors(potential, trained, 1)[1]).mean()
+        with torch.no_grad():
+            potential.head.kernel.inducing_points += 0.1 * torch.randn_like(potential.head.kernel.inducing_points)
+        moved = np.abs(errors(potential, trained, 1)[1]).mean()
+        self.refit(potential, trained)
+        after = np.abs(errors(potential, trained, 1)[1]).mean()
+        assert moved > 2.0 * before
+        assert after < 1.2 * before
+
     def test_leaves_the_covariance_and_a_mean_that_is_better(self, trained: Trained):
         potential = started(trained, PAPERS)
         covariance = potential.head.weight_cholesky.clone()
