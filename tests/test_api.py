@@ -100,7 +100,7 @@ def test_predictions_are_those_of_the_calculator(folder: Path) -> None:
         atoms.calc = sf.Calculator(model)
         assert prediction.energy == pytest.approx(atoms.get_potential_energy(), abs=1e-5)
         assert prediction.forces == pytest.approx(atoms.get_forces(), abs=1e-5)
-        assert prediction.energy_std == pytest.approx(atoms.calc.results["energy_uncertainty"], rel=1e-3)
+        assert prediction.energy_std == pytest.approx(atoms.calc.results["energy_uncertainty"], rel=1e-3, abs=1e-5)
         assert prediction.forces_std == pytest.approx(atoms.calc.results["forces_uncertainty"], rel=1e-3, abs=1e-6)
     alone = model.predict(frames[0])
     assert alone.energy == pytest.approx(predictions[0].energy, abs=1e-5)

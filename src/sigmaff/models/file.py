@@ -337,7 +337,7 @@ def _completed(content: Any) -> Any:
         if isinstance(head, dict) and head.get("name") in SAMPLED:
             if head.get("covariance") != "diagonal":  # whose forces are not sampled
                 head.setdefault("draws", "independent")
-            if head["name"] in ("lnk", "svgp"):
+            if head["name"] == "svgp" or (head["name"] == "lnk" and head.get("kernel") != "linear"):
                 head.setdefault("embedding", "pre_activation")
             if head["name"] == "lnk" and content.get("format_version") in range(5):
                 head["distance_aware"] = False
