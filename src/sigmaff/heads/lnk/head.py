@@ -213,8 +213,7 @@ class LNK(Head):
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         """Derivatives of the mean are always there; those of the variance only in training, which alone needs them."""
-        elements = self.element_index[graph.atomic_numbers]
-        features = self._learned(node_features)
+        features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
         with torch.set_grad_enabled(torch.is_grad_enabled() and (self.training or self.config.mean != "backbone")):
             rows = self.kernel.rows(features, elements)
         node_mean = self._node_mean(node_features, rows)
@@ -234,8 +233,7 @@ class LNK(Head):
         """Of the deviation of a share from the mean share of its element. ``None`` if elements are not told apart."""
         if not self.kernel.has_centers:
             return None
-        elements = self.element_index[graph.atomic_numbers]
-        features = self._learned(node_features)
+        features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
         basis = self.kernel.basis(features, elements)
         explained = self._node_quadratic(self.kernel.deviations(basis, elements), elements, self._factors())
         variance = explained + self.kernel.node_residual(features, elements, basis)
@@ -277,8 +275,7 @@ class LNK(Head):
 
         f − mean(f) = f₀(h) + φ(h) · (C ε − L⁻¹ f₀(Z))
         """
-        elements = self.element_index[graph.atomic_numbers]
-        features = self._learned(node_features)
+        features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
         weights = self._factors().slopes.of_draws(self._draws().posterior)
         deviations = features.new_zeros(graph.n_atoms, self.n_samples)
         if self.kernel.stationary is not None:
