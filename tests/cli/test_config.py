@@ -119,6 +119,10 @@ def test_reference_energies(tmp_path: Path) -> None:
     assert read_config(RunConfig, path).data.reference_energies == {"H": -13.6, "O": -2042.0}
 
 
+LAUGHS = b"".join(b"a%d: &a%d [%s]\n" % (k, k, b", ".join([b"*a%d" % (k - 1) if k else b"1"] * 9)) for k in range(9))
+"""A text of 400 bytes that stands for 9⁹ values."""
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -135,6 +139,13 @@ def test_reference_energies(tmp_path: Path) -> None:
         (b"data: {}\n", "data.source: missing, and has no default"),
         (b"data: {source: {format: extxyz}}\n", "data.source.path: missing, and has no default"),
         (b"[" * 2000, "not valid YAML"),
+        (b"seed: &a [*a]\n", "more than 100000 values"),
+        (
+            b"".join(b"a%d: &a%d [%s]\n" % (k, k, b",".join([b"*a%d" % (k - 1) if k else b"1"] * 9)) for k in range(9)),
+            "more than",
+        ),
+        (b"seed: !!int abc\n", "not valid YAML"),
+        (b"seed: " + b"9" * 5000, "not valid YAML"),
     ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, content: bytes | None, words: str) -> None:
@@ -280,3 +291,8 @@ class TestFormerDefaults:
         head = {"name": "deterministic"}
         config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("model.head", head)))
         assert with_unnamed(config, FORMER) == config
+
+
+def test_dates_are_text(tmp_path):
+    (tmp_path / "run.yaml").write_text("data: {source: data.extxyz}\noutput: 2024-02-30\n")
+    assert read_config(RunConfig, tmp_path / "run.yaml").output == Path("2024-02-30")
