@@ -8,6 +8,7 @@ PACKAGES = {
     "lightning_fabric": ("lightning-fabric", "train"),
     "tensorboard": ("tensorboard", "train"),
     "distributed": ("distributed", "label"),
+    "cryptography": ("cryptography", "label"),
     "tblite": ("tblite", "label"),
     "h5py": ("h5py", "formats"),
     "jinja2": ("jinja2", "report"),
