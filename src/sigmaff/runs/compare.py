@@ -9,7 +9,7 @@ from sigmaff.backbones import AdoptConfig
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.files import atomic_write, write_json
+from sigmaff.files import atomic_write, folder_lock, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures, RunRecord
@@ -18,7 +18,7 @@ from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data, settled
 from sigmaff.runs.differences import NOTE, Differences, difference_rows, method_differences, tested
 from sigmaff.runs.jobs import JobFolder, run_jobs
-from sigmaff.runs.methods import METHODS, ensemble_members
+from sigmaff.runs.methods import METHODS, methods_of
 from sigmaff.runs.model_jobs import method_jobs
 from sigmaff.timing import median_seconds
 from sigmaff.units import KCAL_PER_MOL
@@ -57,10 +57,10 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     reasons = _left_out(config, chosen, listener)
     made = [name for name in chosen if name not in reasons]
     structures = load_data(config).validation.structures
-    methods = METHODS | ensemble_members(METHODS["ensemble"].n_members)
-    jobs = method_jobs(methods, made, lambda method: method.settings(config), force=made if force else ())
+    jobs = method_jobs(methods_of(config), made, lambda method: method.settings(config), force=made if force else ())
     folder = JobFolder(config.output)
-    results = run_jobs(jobs, folder, listener)
+    with folder_lock(config.output, wait=False):
+        results = run_jobs(jobs, folder, listener)
     models = {name: load(folder.model(name)) for name in made if results[name].status == "done"}
     listener.stage("timing")
     timed = structures.subset(range(min(TIMED_STRUCTURES, len(structures))))

@@ -10,11 +10,13 @@ import torch
 
 from sigmaff.backbones import AdoptConfig, BackboneConfig, HostConfig
 from sigmaff.data import GraphDataset, require_elements
+from sigmaff.config import with_unnamed
 from sigmaff.errors import ConfigError
+from sigmaff.files import changes
 from sigmaff.heads import DeterministicConfig, Stage
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
 from sigmaff.models.adopt import read_potential, with_references
-from sigmaff.models.file import load_potential, save
+from sigmaff.models.file import load_potential, read_header, save
 from sigmaff.models.record import FitRecord, MemberRecord, RunRecord, TrainingRecord
 from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.progress import Listener
@@ -251,14 +253,28 @@ class _Stages:
         return potential
 
 
+def with_backbone_of(config: RunConfig) -> RunConfig:
+    """With the settings of the backbone in the file of ``backbone_from``, where nobody names others."""
+    if config.backbone_from is None:
+        return config
+    found = read_header(config.backbone_from).config.backbone
+    if found.name == config.model.backbone.name:
+        named = {f"model.backbone.{name}": getattr(found, name) for name in type(found).model_fields}
+        return with_unnamed(config, named)
+    return with_unnamed(config, {"model.backbone": found})
+
+
 def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     potential = load_potential(path)
     if not isinstance(potential.config.head, DeterministicConfig):
         raise ConfigError(
             f"{path}: backbone_from takes a model with a deterministic head, such as the backbone.sigmaff of a run"
         )
-    if _without_dropout(potential.config.backbone) != _without_dropout(config.model.backbone):
-        raise ConfigError(f"{path}: its backbone has other settings than model.backbone of this run")
+    if differing := _differing(potential.config.backbone, config.model.backbone):
+        raise ConfigError(
+            f"{path}: its backbone has other settings than model.backbone of this run ({'; '.join(differing)}); "
+            "leave these keys out of model.backbone: they are taken from the file"
+        )
     if not set(data.statistics.elements) <= set(potential.elements):
         raise ConfigError(f"{path}: it does not know all elements of the training structures of this run")
     taken = Potential(config.model.model_copy(update={"head": potential.config.head}), potential.statistics)
@@ -267,6 +283,8 @@ def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     return taken
 
 
-def _without_dropout(backbone: BackboneConfig) -> dict[str, object]:
-    """The settings that decide the weights."""
-    return backbone.model_dump(exclude={"dropout"})
+def _differing(found: BackboneConfig, asked: BackboneConfig) -> list[str]:
+    """The settings that decide the weights and differ."""
+    if found.name != asked.name:
+        return changes({"name": found.name}, {"name": asked.name})
+    return changes(*(backbone.model_dump(exclude={"dropout"}) for backbone in (found, asked)))

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sigmaff.config import Settings
 from sigmaff.heads import Head
@@ -50,7 +50,15 @@ class CosineSchedule(Settings):
         return _warmup(step, self.warmup_steps) * (self.final_fraction + (1.0 - self.final_fraction) * fallen)
 
 
-Schedule = Annotated[ExponentialSchedule | CosineSchedule, Field(discriminator="name")]
+def _named(schedule: Any) -> Any:
+    """A schedule without a name is exponential, as the default."""
+    return {"name": "exponential"} | schedule if isinstance(schedule, dict) else schedule
+
+
+Schedule = Annotated[ExponentialSchedule | CosineSchedule, Field(discriminator="name"), BeforeValidator(_named)]
+
+SHORT_WARMUP = 0.1
+"""Share of a training that a warm-up gets which would be longer than the training."""
 
 
 def _warmup(step: int, warmup_steps: int) -> float:
@@ -130,6 +138,13 @@ class TrainingConfig(Settings):
         if not head.has_likelihood_loss:
             changes["likelihood_unit"] = "normalised"
         return self.model_copy(update=changes)
+
+    def for_steps(self, total_steps: int) -> Self:
+        """A copy whose warm-up is shorter than the training."""
+        if self.schedule.warmup_steps < total_steps:
+            return self
+        shorter = {"warmup_steps": max(1, int(SHORT_WARMUP * total_steps))}
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update=shorter)})
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step and the choice of the best."""
