@@ -22,7 +22,6 @@ from sigmaff.models import Model
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures
 from sigmaff.runs.run import evaluate_other
-from sigmaff.units import KCAL_PER_MOL
 
 FILE = "tested.npz"
 ERRORS, TEST = "errors", "test"  # sums of errors of test structures; scores of their σ
@@ -31,14 +30,14 @@ Tested = dict[str, dict[str, FloatArray]]
 Differences = dict[str, dict[str, Difference]]
 """By the method that is subtracted, and by measure. An AUROC is named with its set: ``ether/energy_auroc``."""
 
-COLUMNS: tuple[tuple[str, str, int, float], ...] = (  # label, measure, digits, unit in eV
-    ("MAE (kcal/mol, /Å)", "mae", 4, KCAL_PER_MOL),
-    ("NLL (eV, eV/Å)", "nll", 3, 1.0),
-    ("CRPS (kcal/mol, /Å)", "crps", 4, KCAL_PER_MOL),
-    ("Spearman", "spearman", 3, 1.0),
+COLUMNS: tuple[tuple[str, str, int], ...] = (  # label, measure, digits
+    ("MAE (eV, eV/Å)", "mae", 5),
+    ("NLL (eV, eV/Å)", "nll", 3),
+    ("CRPS (eV, eV/Å)", "crps", 5),
+    ("Spearman", "spearman", 3),
 )
 NOTE = (
-    "Differences: the measure minus that of the first method above that has it, on the same structures, with 95 % "
+    "The measure minus that of the first method above that has it, on the same structures, with 95 % "
     "intervals (paired bootstrap over structures; AUROC: DeLong). The intervals are for these trained models and take "
     "structures to be independent: another training, or frames close in time, scatter more."
 )
@@ -123,15 +122,15 @@ def difference_rows(found: Mapping[str, Differences], sets: Iterable[str]) -> li
         found: by method.
         sets: names of out-of-distribution sets.
     """
-    columns = [*COLUMNS, *((f"AUROC {name}", f"{name}/auroc", 4, 1.0) for name in sets)]
+    columns = [*COLUMNS, *((f"AUROC {name}", f"{name}/auroc", 4) for name in sets)]
     rows = []
     for method, by_reference in found.items():
-        known = {key: (other, each) for other, group in by_reference.items() for key, each in group.items()}
-        for quantity in ("energy", "forces"):
-            cells = [_cell(known.get(_key(quantity, measure)), digits, unit) for _, measure, digits, unit in columns]
-            if set(cells) != {"–"}:
-                rows.append([method, quantity, *cells])
-    return [["difference of", "", *(label for label, *_ in columns)], *rows] if rows else []
+        for reference, known in by_reference.items():
+            for quantity in ("energy", "forces"):
+                cells = [_cell(known.get(_key(quantity, measure)), digits) for _, measure, digits in columns]
+                if set(cells) != {"–"}:
+                    rows.append([f"{method} − {reference}", quantity, *cells])
+    return [["difference", "", *(label for label, *_ in columns)], *rows] if rows else []
 
 
 def _key(quantity: str, measure: str) -> str:
@@ -140,11 +139,10 @@ def _key(quantity: str, measure: str) -> str:
     return f"{name}{separator}{quantity}_{bare}"
 
 
-def _cell(known: tuple[str, Difference] | None, digits: int, unit: float) -> str:
-    if known is None:
+def _cell(difference: Difference | None, digits: int) -> str:
+    if difference is None:
         return "–"
-    reference, difference = known
     numbers: Sequence[float | None] = (difference.value, difference.low, difference.high)
-    value, *limits = ("?" if number is None else f"{number / unit:+.{digits}f}" for number in numbers)
+    value, *limits = ("?" if number is None else f"{number:+.{digits}f}" for number in numbers)
     interval = f" [{', '.join(limits)}]" if "?" not in limits else ""
-    return f"{value}{interval} to {reference}".replace("-", "−")
+    return f"{value}{interval}".replace("-", "−")
