@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from sigmaff.config import Settings
 from sigmaff.heads import Head
@@ -14,6 +14,8 @@ MAY_CHANGE = {
     "validation_batch_size",
     "checkpoint_minutes",
     "tensorboard",
+    "wandb",
+    "mlflow",
     "compile",
     "threads",
     "accelerator",
@@ -126,10 +128,23 @@ class TrainingConfig(Settings):
         default=10.0, gt=0, description="longest time within an epoch without a checkpoint; each epoch ends with one"
     )
     tensorboard: bool = Field(default=True, description="write TensorBoard events beside metrics.csv")
+    wandb: bool = Field(default=False, description="log to Weights & Biases too (extra wandb; WANDB_PROJECT, ...)")
+    mlflow: bool = Field(default=False, description="log to MLflow too (extra mlflow; MLFLOW_TRACKING_URI, ...)")
     accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as in Lightning Fabric")
     devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
     strategy: str = Field(default="auto", description="auto or ddp, as in Lightning Fabric")
+
+    @model_serializer(mode="wrap")
+    def _without_idle(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without loggers that nobody asks for: as versions without these settings wrote it."""
+        written: dict[str, Any] = serialize(self)
+        return {name: value for name, value in written.items() if value or name not in ("wandb", "mlflow")}
+
+    @property
+    def packages(self) -> list[str]:
+        """Modules of extras that a training with these settings needs."""
+        return ["lightning_fabric", *(name for name in ("tensorboard", "wandb", "mlflow") if getattr(self, name))]
 
     def for_head(self, head: Head) -> Self:
         """A copy with the defaults of the head for values that are not set, and without those of no effect on it."""

@@ -65,7 +65,7 @@ def train(
     arguments and a directory that all of them see.
 
     Arguments:
-        directory: gets ``checkpoint.safetensors``, ``metrics.csv`` and ``tensorboard/``.
+        directory: gets ``checkpoint.safetensors``, ``metrics.csv``, ``settings.json`` and what loggers write.
         seed: of the order of batches and of dropout.
         listener: progress callbacks; ``None`` is silent.
         force: overwrite the checkpoint of another run, which is an error otherwise.
@@ -90,12 +90,12 @@ def train(
         listener = listener or Listener()
         if (shorter := training.config.schedule.warmup_steps) != (asked := config.schedule.warmup_steps):
             listener.tell(f"warm-up: {shorter} steps instead of {asked}, as the training has {training.total_steps}")
-        with closing(MetricsLog(directory, training.state.history, tensorboard=config.tensorboard)) as log:
+        with closing(MetricsLog(directory, training.state.history, training.config, training.total_steps)) as log:
             return training.run(listener, log)
 
 
 def _fabric(config: TrainingConfig) -> "Fabric":
-    require("training", "lightning_fabric", *(["tensorboard"] if config.tensorboard else []))
+    require("training", *config.packages)
     from lightning_fabric import Fabric
 
     try:
