@@ -19,6 +19,7 @@ from sigmaff.cli.messages import in_flags
 from sigmaff.cli.options import config_command, reading_command
 from sigmaff.cli.progress import errors, say
 from sigmaff.cli.train import compare, demo, ensemble, methods, train
+from sigmaff.cli.watch import watch
 from sigmaff.errors import SigmaffError
 
 PAPER_COMMANDS = {
@@ -84,6 +85,7 @@ app = typer.Typer(
 
 app.command(cls=reading_command("format", "energy_unit", "length_unit", "energy_key", "forces_key"))(check)
 app.command()(train)
+app.command()(watch)
 app.command(cls=reading_command())(adopt)
 app.command()(trust)
 app.command(cls=reading_command())(evaluate)

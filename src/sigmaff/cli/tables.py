@@ -146,7 +146,9 @@ def comparison_tables(results: Sequence[MethodResult], width: int) -> Iterator[T
     """Tables with explanations that fit into ``width`` columns of text; a table that is wider is continued below."""
     for section in comparison_sections(results):
         for number, rows in enumerate(_fitting(section.rows, width)):
-            columns = [Column(label, justify="right" if index else "left") for index, label in enumerate(rows[0])]
+            sizes = zip(rows[0], _widths(rows), strict=True)
+            columns = [Column(label, justify="right", width=size) for label, size in sizes]
+            columns[0].justify = "left"
             table = plain_table(*columns)
             table.title, table.title_justify = Text(section.title + (", continued" if number else "")), "left"
             for row in rows[1:]:
@@ -157,16 +159,20 @@ def comparison_tables(results: Sequence[MethodResult], width: int) -> Iterator[T
 
 def _fitting(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:
     """The columns in groups that fit, each with the columns that name its rows: the first, and one without label."""
-    columns = list(zip(*rows, strict=True))
-    widths = [2 + max(len(part) for part in (*max(column[:1]).split(" "), *column[1:])) for column in columns]
-    names = [index for index, column in enumerate(columns) if index == 0 or not column[0]]
-    chosen = list(names)
-    for index in range(len(names), len(columns)):
-        if len(chosen) > len(names) and sum(widths[i] for i in (*chosen, index)) > width + 2:
-            yield [[row[i] for i in chosen] for row in rows]
-            chosen = list(names)
-        chosen.append(index)
-    yield [[row[i] for i in chosen] for row in rows]
+    widths = _widths(rows)
+    names = [index for index, label in enumerate(rows[0]) if index == 0 or not label]
+    groups: list[list[int]] = [[]]
+    for index in range(len(names), len(widths)):
+        if groups[-1] and sum(widths[i] + 2 for i in (*names, *groups[-1], index)) > width:
+            groups.append([])
+        groups[-1].append(index)
+    for group in groups:
+        yield [[row[i] for i in (*names, *group)] for row in rows if {row[i] for i in group} != {"–"}]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column: of its widest cell, or of the longest word of its label."""
+    return [max(map(len, (*label.split(" "), *cells))) for label, *cells in zip(*rows, strict=True)]
 
 
 def _settings(settings: dict[str, object]) -> str:

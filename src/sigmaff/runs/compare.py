@@ -151,7 +151,7 @@ METRICS: tuple[tuple[str, str, int], ...] = (  # label, measure, digits
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # heading, explanation, beginnings of labels
     (
         "Errors and error bars",
-        "Energies / forces of the test structures. Calibration: area between promised and reached coverage, 0 is "
+        "Energies / forces of the test structures. Calibration: distance of reached from promised coverage, 0 is "
         "perfect. NLL and CRPS: lower is better. Spearman: how well σ ranks errors, 1 is perfect.",
         ("MAE", "calibration", "NLL", "CRPS", "Spearman"),
     ),
@@ -220,8 +220,21 @@ def comparison_sections(results: Sequence[MethodResult]) -> list[Section]:
         labels = ["method", *(label for label in rows[0] if label.startswith(beginnings))]
         if len(labels) > 1:
             sections.append(Section(title=title, lead=lead, rows=[labels, *([row[x] for x in labels] for row in rows)]))
-    if found := comparison_differences(results):
-        sections.append(Section(title="Differences [95 % interval]", lead=NOTE, rows=found))
+    sections += _difference_sections(comparison_differences(results))
+    return sections
+
+
+def _difference_sections(rows: list[list[str]]) -> list[Section]:
+    """Differences of errors and error bars, and those of detection."""
+    parts = (("Differences", False, NOTE), ("Differences in detection", True, "As above, of the AUROCs."))
+    sections = []
+    for title, is_detection, lead in parts:
+        columns = [i for i, label in enumerate(rows[0] if rows else []) if label.startswith("AUROC") == is_detection]
+        columns = list(dict.fromkeys([0, 1, *columns]))
+        if rows and len(columns) > 2:
+            chosen = [[row[i] for i in columns] for row in rows]
+            kept = [row for row in chosen if set(row[2:]) != {"–"}]
+            sections.append(Section(title=f"{title} [95 % interval]", lead=lead, rows=kept))
     return sections
 
 

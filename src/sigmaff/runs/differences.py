@@ -36,6 +36,8 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (  # label, measure, digits
     ("CRPS (eV, eV/Å)", "crps", 5),
     ("Spearman", "spearman", 3),
 )
+NARROW = "\N{NO-BREAK SPACE}"
+"""Keeps an interval on one line."""
 NOTE = (
     "The measure minus that of the first method above that has it, on the same structures, with 95 % "
     "intervals (paired bootstrap over structures; AUROC: DeLong). The intervals are for these trained models and take "
@@ -118,19 +120,26 @@ def _difference(key: str, first: Tested, second: Tested) -> Difference | None:
 def difference_rows(found: Mapping[str, Differences], sets: Iterable[str]) -> list[list[str]]:
     """The header, and a row for each method and quantity that differ from another; empty if there is none.
 
+    A column is a measure minus that of another method.
+
     Arguments:
         found: by method.
         sets: names of out-of-distribution sets.
     """
-    columns = [*COLUMNS, *((f"AUROC {name}", f"{name}/auroc", 4) for name in sets)]
-    rows = []
-    for method, by_reference in found.items():
-        for reference, known in by_reference.items():
-            for quantity in ("energy", "forces"):
-                cells = [_cell(known.get(_key(quantity, measure)), digits) for _, measure, digits in columns]
-                if set(cells) != {"–"}:
-                    rows.append([f"{method} − {reference}", quantity, *cells])
-    return [["difference", "", *(label for label, *_ in columns)], *rows] if rows else []
+    measures = [*COLUMNS, *((f"AUROC {name}", f"{name}/auroc", 4) for name in sets)]
+    references = dict.fromkeys(reference for by_reference in found.values() for reference in by_reference)
+    rows: dict[tuple[str, str], dict[str, str]] = {(m, q): {} for m in found for q in ("energy", "forces")}
+    labels = []
+    for label, measure, digits in measures:
+        for reference in references:
+            labels.append(f"{label} − {reference}")
+            for (method, quantity), cells in rows.items():
+                difference = found[method].get(reference, {}).get(_key(quantity, measure))
+                if difference is not None:
+                    cells[labels[-1]] = _cell(difference, digits)
+    used = [label for label in labels if any(label in cells for cells in rows.values())]
+    body = [[*names, *(cells.get(label, "–") for label in used)] for names, cells in rows.items() if cells]
+    return [["method", "", *used], *body] if body else []
 
 
 def _key(quantity: str, measure: str) -> str:
@@ -139,10 +148,8 @@ def _key(quantity: str, measure: str) -> str:
     return f"{name}{separator}{quantity}_{bare}"
 
 
-def _cell(difference: Difference | None, digits: int) -> str:
-    if difference is None:
-        return "–"
+def _cell(difference: Difference, digits: int) -> str:
     numbers: Sequence[float | None] = (difference.value, difference.low, difference.high)
     value, *limits = ("?" if number is None else f"{number:+.{digits}f}" for number in numbers)
-    interval = f" [{', '.join(limits)}]" if "?" not in limits else ""
+    interval = f" [{f',{NARROW}'.join(limits)}]" if "?" not in limits else ""
     return f"{value}{interval}".replace("-", "−")

@@ -16,7 +16,6 @@ from sigmaff.models.file import read_header
 from sigmaff.models.record import RunRecord, SplitRecord
 from sigmaff.runs.config import RunConfig
 
-
 LIMITS = ("max_epochs", "patience", "time_limit_minutes")
 """Settings of a training that end it. A run with raised limits goes on."""
 

@@ -51,7 +51,7 @@ def run(
 ) -> RunResult | None:
     """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
 
-    With raised limits (``max_epochs``, ``patience``, ``time_limit_minutes``) a finished run goes on from its last state.
+    A finished run with raised limits (``max_epochs``, ``patience``, ``time_limit_minutes``) goes on from its end.
 
     Arguments:
         config: settings; ``config.output`` is the directory of the run.

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from sigmaff.backbones import AdoptConfig, BackboneConfig, HostConfig
-from sigmaff.data import GraphDataset, require_elements
 from sigmaff.config import with_unnamed
-from sigmaff.errors import ConfigError
+from sigmaff.data import GraphDataset, require_elements
+from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.files import changes
 from sigmaff.heads import DeterministicConfig, Stage
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
@@ -251,6 +251,32 @@ class _Stages:
             stopped_because=result.stopped_because,
         )
         return potential
+
+
+def backbone_beside(model: Model) -> Path | None:
+    """The file of the network that a model was made from, in its folder or in that of its comparison; else ``None``."""
+    if model.file is None:
+        return None
+    folder = model.file.resolve().parent
+    for path in (folder / "backbone.sigmaff", folder.parent / "backbone" / "model.sigmaff"):
+        if path.is_file() and path != model.file.resolve() and _is_backbone(path, model):
+            return path
+    return None
+
+
+def _is_backbone(path: Path, model: Model) -> bool:
+    """Whether a file holds a network without σ, with the settings and elements of each network of the model."""
+    try:
+        header = read_header(path)
+    except ModelFileError:
+        return False
+    if not isinstance(header.config.head, DeterministicConfig) or header.other_members:
+        return False
+    return all(
+        not _differing(header.config.backbone, part.config.backbone)
+        and header.statistics.elements == part.statistics.elements
+        for part in model.potentials
+    )
 
 
 def with_backbone_of(config: RunConfig) -> RunConfig:

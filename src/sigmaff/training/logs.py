@@ -36,10 +36,10 @@ class MetricsLog:
             table = csv.DictWriter(file, COLUMNS)
             table.writeheader()
             table.writerows(asdict(record) for record in history)
-        settings = {"total_steps": total_steps, "training": config.model_dump(mode="json")}
-        write_json(directory / SETTINGS, settings, force=True)
+        settings = config.model_dump(mode="json")
+        write_json(directory / SETTINGS, {"total_steps": total_steps, "training": settings}, force=True)
         chosen = [make for name, make in LOGGERS.items() if getattr(config, name)]
-        self.loggers = [make(directory, history, flatten(settings["training"])) for make in chosen]
+        self.loggers = [make(directory, history, flatten(settings)) for make in chosen]
 
     def write(self, record: EpochRecord) -> None:
         row = asdict(record)
@@ -73,7 +73,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of ``WANDB_PROJECT``; all variables of wandb count. Its files are in ``wandb/``, also those of offline runs."""
+    """A run of ``WANDB_PROJECT``, with files in ``wandb/``; ``WANDB_MODE=offline`` and other variables of wandb count."""
 
     def __init__(self, directory: Path, history: Sequence[EpochRecord], settings: dict[str, Any]) -> None:
         import wandb
@@ -96,7 +96,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of ``MLFLOW_EXPERIMENT_NAME`` in the store of ``MLFLOW_TRACKING_URI``, else in the one that MLflow chooses."""
+    """A run of ``MLFLOW_EXPERIMENT_NAME`` in the store of ``MLFLOW_TRACKING_URI``, else in that of MLflow's choice."""
 
     def __init__(self, directory: Path, history: Sequence[EpochRecord], settings: dict[str, Any]) -> None:
         from mlflow.tracking import MlflowClient
