@@ -73,7 +73,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of ``WANDB_PROJECT``, with files in ``wandb/``. Other variables count too, such as ``WANDB_MODE=offline``."""
+    """A run of ``WANDB_PROJECT``, with files in ``wandb/``. Other variables count too, as ``WANDB_MODE=offline``."""
 
     def __init__(self, directory: Path, history: Sequence[EpochRecord], settings: dict[str, Any]) -> None:
         import wandb
