@@ -7,6 +7,8 @@ from sigmaff.errors import ConfigError
 PACKAGES = {
     "lightning_fabric": ("lightning-fabric", "train"),
     "tensorboard": ("tensorboard", "train"),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow"),
     "distributed": ("distributed", "label"),
     "cryptography": ("cryptography", "label"),
     "tblite": ("tblite", "label"),

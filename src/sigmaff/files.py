@@ -89,6 +89,18 @@ def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with (directory / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def holds_files(directory: Path) -> bool:
     """Whether the folder exists and holds files other than the lock, and what a killed ``atomic_write`` leaves."""
     names = (path.name for path in directory.iterdir()) if directory.is_dir() else ()

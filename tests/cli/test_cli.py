@@ -321,7 +321,9 @@ def test_energies_only_has_to_be_said(workspace: Workspace, tmp_path: Path) -> N
     model = workspace.copied_model(tmp_path)
     for arguments in (("evaluate", model), ("calibrate", model), ("report", model)):
         output = (tmp_path / "a.html",) if arguments[0] == "report" else ()
-        assert "frame 0: no forces" in fail(*arguments, tmp_path / "energies.extxyz", *output)
+        message = fail(*arguments, tmp_path / "energies.extxyz", *output)
+        assert "frame 0: no forces" in message
+        assert message.endswith("Add it, name it with --forces-key, or use --energies-only")
         succeed(*arguments, tmp_path / "energies.extxyz", *output, "--energies-only")
     assert read_header(model).forces_calibration is None
 
@@ -440,14 +442,14 @@ def test_files_without_structures(workspace: Workspace, tmp_path: Path, command:
 def test_missing_labels_are_named(workspace: Workspace) -> None:
     message = fail("evaluate", workspace.model, workspace / "in.extxyz")
     assert "in.extxyz, frame 0: no energy" in message
-    assert "energy_key" in message
+    assert "name it with --energy-key" in message
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--energy-unit", "kcal"], "energy_unit: got 'kcal'; unknown energy unit"),
-        (["--format", "extxzy"], "format: got 'extxzy'; expected"),
+        (["--energy-unit", "kcal"], " --energy-unit: got 'kcal'; unknown energy unit"),
+        (["--format", "extxzy"], " --format: got 'extxzy'; expected"),
         (["--energy-key", "energie"], "looked for energie"),
         (["--device", "warp"], "the device 'warp' cannot be used"),
     ],
@@ -479,7 +481,7 @@ def test_nothing_is_replaced_unless_forced(workspace: Workspace, command: str, t
         "calibrate": [model, data, "--output", precious],
         "report": [model, data, precious],
     }[command]
-    assert f"{precious} exists already; use --force" in fail(command, *arguments)
+    assert f"{precious} exists already; use --force to replace it" in fail(command, *arguments)
     assert precious.read_bytes() == b"precious"
     succeed(command, *arguments, "--force")
     assert precious.read_bytes() != b"precious"

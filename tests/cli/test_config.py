@@ -12,6 +12,7 @@ from sigmaff.data import DataSource
 from sigmaff.errors import ConfigError
 from sigmaff.heads import LNKConfig
 from sigmaff.runs.config import DataConfig, RunConfig
+from sigmaff.training import ExponentialSchedule
 
 
 def message(tmp_path: Path, *changes: tuple[str, Any]) -> str:
@@ -94,9 +95,14 @@ def test_a_wrong_choice_gets_the_nearest_one(tmp_path: Path, key: str, value: An
 
 
 def test_a_section_that_does_not_say_what_it_is(tmp_path: Path) -> None:
-    text = message(tmp_path, ("training.schedule", {"warmup_steps": 3}), ("model.head", {"n_inducing": 3}))
-    assert "training.schedule.name: missing; expected 'exponential' or 'cosine'" in text
+    text = message(tmp_path, ("model.head", {"n_inducing": 3}))
     assert "model.head.name: missing; expected 'deterministic' or 'evidential' or " in text
+
+
+@pytest.mark.parametrize("written", [{"warmup_steps": 0}, {"name": "exponential", "warmup_steps": 0}])
+def test_a_schedule_without_a_name_is_exponential(tmp_path: Path, written: dict[str, Any]) -> None:
+    config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("training.schedule", written)))
+    assert config.training.schedule == ExponentialSchedule(warmup_steps=0)
 
 
 def test_all_errors_are_listed(tmp_path: Path) -> None:
@@ -250,7 +256,8 @@ def test_printed_defaults_leave_no_key_out() -> None:
     content = config.model_dump(mode="json")
     content["data"]["source"] = "data.extxyz"
     content["model"]["head"] = dict(config.model.head)  # printed, and not all written to files
-    content["training"] = config.training.model_dump(mode="json")  # with what has no effect on this head
+    training = config.training  # with what has no effect on this head, and loggers that nobody asks for
+    content["training"] = dict(training) | {"schedule": training.schedule.model_dump()}
     assert keys(yaml.safe_load(print_defaults(RunConfig))) == keys(content)
 
 

@@ -12,6 +12,7 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+import yaml
 from ase import Atoms
 
 from cli_case import Workspace, fail, labelled, morse_frames, sigmaff, succeed, write_config
@@ -143,7 +144,7 @@ def test_a_calibrated_model_is_still_the_run_s(workspace: Workspace, tmp_path: P
     ("option", "words"),
     [
         ("training.learning_rate=0.001", "training.learning_rate: was 0.005, now 0.001"),
-        ("training.max_epochs=20", "training.max_epochs: was 15, now 20"),
+        ("training.max_epochs=10", "training.max_epochs: was 15, now 10"),
         ("model.backbone.n_hidden=18", "model.backbone.n_hidden: was 16, now 18"),
         ("data.split.seed=3", "data.split.seed: was 0, now 3"),
         ("calibration=scalar", "calibration: was auto, now scalar"),
@@ -345,12 +346,28 @@ def test_a_head_on_a_backbone_from_a_file(workspace: Workspace, deterministic: P
     assert all(torch.equal(before[name], after[name]) for name in names)
     assert not (tmp_path / "run" / "backbone").exists()
     for option, words in (
-        ("model.backbone.n_hidden=8", "other settings than model.backbone"),
+        ("model.backbone.n_hidden=8", "model.backbone of this run (n_hidden: was 16, now 8)"),
+        ("model.backbone={name: nequip}", "model.backbone of this run (name: was schnet, now nequip)"),
         ("model.head={name: evidential}", "trained with its backbone from scratch"),
         (f"backbone_from={workspace.model}", "takes a model with a deterministic head"),
     ):
         given = ("--set", f"backbone_from={deterministic}", "--set", option)
         assert words in fail("train", workspace / "run.yaml", "--output", tmp_path / "other", *SHORT, *given)
+
+
+def test_a_backbone_from_a_file_brings_its_settings(workspace: Workspace, deterministic: Path, tmp_path: Path) -> None:
+    """All of them where model.backbone is left out; else those that it does not name."""
+    written = yaml.safe_load((workspace / "run.yaml").read_text())
+    for name, backbone in (("none", None), ("some", {"name": "schnet", "dropout": 0.1, "cutoff": 4.0})):
+        model = {"head": written["model"]["head"]} | ({} if backbone is None else {"backbone": backbone})
+        content = written | {"model": model, "backbone_from": str(deterministic), "output": str(tmp_path / name)}
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(yaml.safe_dump(content))
+        succeed("train", config)
+        found = load(tmp_path / name / "model.sigmaff").config.backbone
+        expected = load(deterministic).config.backbone
+        assert found == expected.model_copy(update={} if backbone is None else {"dropout": 0.1})
+        assert "nothing was done" in succeed("train", config)
 
 
 def test_other_structures_are_tested_on(workspace: Workspace, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
 from sigmaff.cli.guard import guard, guard_options
 from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md, md_options
+from sigmaff.cli.messages import in_flags
 from sigmaff.cli.options import config_command, reading_command
 from sigmaff.cli.progress import errors, say
 from sigmaff.cli.train import compare, demo, ensemble, methods, train
+from sigmaff.cli.watch import watch
 from sigmaff.errors import SigmaffError
 
 PAPER_COMMANDS = {
@@ -56,11 +58,20 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise
         except (SigmaffError, OSError) as error:
-            errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+            message = in_flags(str(error), self._flags(context))
+            errors.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
             errors.print(str(interrupt) or "interrupted", soft_wrap=True)
             raise typer.Exit(130) from None
+
+    def _flags(self, context: typer.Context) -> dict[str, str]:
+        """The flags of the command that runs, by the names of its arguments."""
+        name = context.invoked_subcommand
+        if name is None or name in PAPER_COMMANDS:
+            return {}
+        parameters = self.get_command(context, name).get_params(context)
+        return {option.name: option.opts[0] for option in parameters if option.opts[0].startswith("--")}
 
 
 app = typer.Typer(
@@ -74,6 +85,7 @@ app = typer.Typer(
 
 app.command(cls=reading_command("format", "energy_unit", "length_unit", "energy_key", "forces_key"))(check)
 app.command()(train)
+app.command()(watch)
 app.command(cls=reading_command())(adopt)
 app.command()(trust)
 app.command(cls=reading_command())(evaluate)

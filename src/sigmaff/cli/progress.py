@@ -4,10 +4,10 @@ import time
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from sigmaff.progress import Listener
+from sigmaff.progress import Listener, Pace, duration
 
 console = Console(highlight=False, markup=False, emoji=False)  # no markup: printed text contains paths of the user
 errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
@@ -23,16 +23,16 @@ class Terminal(Listener):
         self.console = console
         self.progress = Progress(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
+            BarColumn(bar_width=16),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
         self.text = ""
         self.task: TaskID | None = None
+        self.pace = Pace()
         self.last_line = 0.0
 
     def __enter__(self) -> Self:
@@ -43,7 +43,7 @@ class Terminal(Listener):
         self.progress.stop()
 
     def stage(self, text: str) -> None:
-        self.text, self.task = text, None
+        self.text, self.task, self.pace = text, None, Pace()
         if not self.console.is_terminal:
             self.console.print(text, soft_wrap=True)
 
@@ -54,14 +54,23 @@ class Terminal(Listener):
         self.console.print(Text.assemble(("warning: ", "bold yellow"), text), soft_wrap=True)
 
     def advance(self, done: int, total: int, note: str = "") -> None:
-        is_news = self.task is None and note != ""
+        now, is_news = time.monotonic(), self.task is None and note != ""
+        self.pace.look(now, done)
+        left = self._left(done, total)
         if self.task is None:
-            self.task = self.progress.add_task(self.text, total=total, note=note)
-        self.progress.update(self.task, completed=done, total=total, note=note)
-        now = time.monotonic()
+            self.task = self.progress.add_task(self.text, total=total, note=note, left=left)
+        self.progress.update(self.task, completed=done, total=total, note=note, left=left)
         if not self.console.is_terminal and (is_news or now - self.last_line > PLAIN_INTERVAL or done == total):
             self.last_line = now
-            self.console.print(f"  {self.text}: {done}/{total} {note}".rstrip(), soft_wrap=True)
+            parts = filter(None, [f"{done}/{total}", left, note])
+            self.console.print(f"  {self.text}: {', '.join(parts)}", soft_wrap=True)
+
+    def _left(self, done: int, total: int) -> str:
+        """The time that the stage has taken if it is done, else that which is left."""
+        if done >= total:
+            return duration(self.pace.times[-1] - self.pace.times[0])
+        seconds = self.pace.seconds_left(total)
+        return "" if seconds is None else f"{duration(seconds)} left"
 
 
 def progress() -> Terminal:

@@ -1,9 +1,10 @@
 """Tables that the commands print."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ase.data import chemical_symbols
 from ase.units import GPa
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -13,13 +14,11 @@ from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import QUANTITIES, Calibration
 from sigmaff.models.record import AdoptedRecord
-from sigmaff.runs.compare import MethodResult, comparison_differences, comparison_rows
+from sigmaff.runs.compare import MethodResult, comparison_sections
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
-
-MAIN_COLUMNS = ("method", "MAE", "calibration", "AUROC", "ms")
 
 NO_UNITS = ("", "", "")
 UNITS = ("eV", "eV/Å", "eV/Å³")
@@ -143,28 +142,37 @@ def methods_table(backbone: BackboneConfig) -> Table:
     return table
 
 
-def differences_table(results: Sequence[MethodResult]) -> Table | None:
-    """Differences between methods with their intervals; ``None`` if there are none."""
-    header, *rows = comparison_differences(results) or [[]]
-    if not rows:
-        return None
-    columns = [Column(label, no_wrap=not label) for label in header]
-    table = Table(*columns, title=Text("differences [95 % interval]"), title_justify="left")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    table.caption = Text("intervals are of the test structures, for these trained models", justify="left")
-    return table
+def comparison_tables(results: Sequence[MethodResult], width: int) -> Iterator[Table | Padding]:
+    """Tables with explanations that fit into ``width`` columns of text; a table that is wider is continued below."""
+    for section in comparison_sections(results):
+        for number, rows in enumerate(_fitting(section.rows, width)):
+            sizes = zip(rows[0], _widths(rows), strict=True)
+            columns = [Column(label, justify="right", width=size) for label, size in sizes]
+            columns[0].justify = "left"
+            table = plain_table(*columns)
+            table.title, table.title_justify = Text(section.title + (", continued" if number else "")), "left"
+            for row in rows[1:]:
+                table.add_row(*(Text(cell, no_wrap=True) for cell in row))
+            yield table
+        yield Padding(Text(section.lead, style="dim"), (0, 0, 1, 0))
 
 
-def comparison_table(results: Sequence[MethodResult]) -> Table:
-    """The main metrics of a comparison; its files have all."""
-    rows = comparison_rows(results)
-    labels = [label for label in rows[0] if label.startswith(MAIN_COLUMNS)]
-    columns = [Column("method", no_wrap=True), *(Column(label, justify="right") for label in labels[1:])]
-    table = Table(*columns, title="comparison", title_justify="left")
-    for row in rows:
-        table.add_row(*(row[label] for label in labels))
-    return table
+def _fitting(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:
+    """The columns in groups that fit, each with the columns that name its rows: the first, and one without label."""
+    widths = _widths(rows)
+    names = [index for index, label in enumerate(rows[0]) if index == 0 or not label]
+    groups: list[list[int]] = [[]]
+    for index in range(len(names), len(widths)):
+        if groups[-1] and sum(widths[i] + 2 for i in (*names, *groups[-1], index)) > width:
+            groups.append([])
+        groups[-1].append(index)
+    for group in groups:
+        yield [[row[i] for i in (*names, *group)] for row in rows if {row[i] for i in group} != {"–"}]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column: of its widest cell, or of the longest word of its label."""
+    return [max(map(len, (*label.split(" "), *cells))) for label, *cells in zip(*rows, strict=True)]
 
 
 def _settings(settings: dict[str, object]) -> str:

@@ -86,7 +86,7 @@ def compare(
     force: Force = False,
 ) -> None:
     """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
-    from sigmaff.cli.tables import comparison_table, differences_table
+    from sigmaff.cli.tables import comparison_tables
     from sigmaff.runs.compare import write_comparison
     from sigmaff.runs.config import RunConfig
 
@@ -94,10 +94,11 @@ def compare(
     settings = read_config(RunConfig, config, set_ or [], {"output": output})
     with progress() as terminal:
         results = sf.compare(settings, methods or ["all"], listener=terminal, force=force)
+    if all(result.failed is not None for result in results):
+        raise SigmaffError(f"{settings.output}: no method has a result, so no comparison is written; see above why")
     paths = write_comparison(settings.output, results)
-    console.print(comparison_table(results))
-    if (differences := differences_table(results)) is not None:
-        console.print(differences)
+    for table in comparison_tables(results, console.width):
+        console.print(table)
     say("\n".join(f"{path}" for path in paths))
 
 

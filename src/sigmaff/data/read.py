@@ -82,7 +82,7 @@ def _incomplete_labels(contents: FileContents, source: DataSource) -> dict[str, 
             raise DataError(
                 f"{source.path}, frame {contents.frame_index[first]}: no {label} (looked for {sought}; found {found}). "
                 f"It is missing in {len(missing[label])} of {len(contents.structures)} frames. "
-                f"Add it, name it with `{label}_key`, or remove it from `labels`"
+                f"Add it, name it with `{label}_key`" + ("" if label == "energy" else ", or remove it from `labels`")
             )
     partly = {label: frames for label, frames in missing.items() if 0 < len(frames) < len(contents.structures)}
     return {label: tuple(contents.frame_index[frames].tolist()) for label, frames in partly.items()}

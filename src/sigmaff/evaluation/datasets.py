@@ -1,5 +1,6 @@
 """Which structures a model may see: data sets for it, its own training and test structures, calibration on them."""
 
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
@@ -67,8 +68,7 @@ def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> L
         if record.config is None or record.split is None:
             raise DataError("its record names none")
         source = DataSource.model_validate(record.config["data"]["source"])
-        if file_digest(source.path) != record.data_sha256:
-            raise DataError(f"{source.path} has changed since the model was trained")
+        source = source.model_copy(update={"path": _same_file(source.path, record.data_sha256, model.file)})
         structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
         chosen = structures.subset(getattr(record.split, part))
     except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
@@ -76,6 +76,18 @@ def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> L
     if not len(chosen):
         raise DataError(f"the model's own record names no {part} structures")
     return chosen
+
+
+def _same_file(path: Path, sha256: str | None, model_file: Path | None) -> Path:
+    """The file with this content: where it was, or under its name here, beside the model, or in a folder above it."""
+    folders = [] if model_file is None else model_file.resolve().parents[:3]
+    places = [path, Path(path.name), *(folder / name for folder in folders for name in (path, path.name))]
+    for place in places:
+        if place.is_file() and file_digest(place) == sha256:
+            return place
+    if path.is_file():
+        raise DataError(f"{path} has changed since the model was trained")
+    raise DataError(f"{path} is missing; put it here or beside the model")
 
 
 def leaked_structures(model: Model, structures: LabelledStructures) -> int:

@@ -87,8 +87,7 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
 
 def _require_packages(config: CampaignConfig) -> None:
     """Raise ``ConfigError`` for a missing package now, not after hours."""
-    tensorboard = ["tensorboard"] if config.training.tensorboard else []
-    training = ["lightning_fabric", *tensorboard] if config.trains else []
+    training = config.training.packages if config.trains else []
     require("a campaign", *training, "distributed", "jinja2", "matplotlib")
     if config.cluster.scheduler is None:  # else the engine runs where that scheduler's workers are
         require_engine(config.engine)

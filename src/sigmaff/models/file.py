@@ -181,7 +181,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.calibrations = header.calibrations
     model.energy_force_std = header.energy_force_std
-    model.record = header.record
+    model.record, model.file = header.record, path
     return _moved(model, device).eval().requires_grad_(False)
 
 

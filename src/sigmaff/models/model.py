@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -46,6 +47,7 @@ class Model(nn.Module, ABC):
         self.stress_calibration: Calibration | None = None
         self.energy_force_std: EnergyForceStd | None = None
         self.record = RunRecord()
+        self.file: Path | None = None  # that it was read from
 
     @property
     @abstractmethod

@@ -84,6 +84,7 @@ class RunRecord(MemberRecord):
     seconds: float | None = None
     config: dict[str, Any] | None = None  # RunConfig as JSON
     data_sha256: str | None = None
+    files_sha256: dict[str, str] = {}  # of every file that decides the model, by the name of its setting
     split: SplitRecord | None = None
     date: str | None = None
     machine: str | None = None

@@ -62,6 +62,11 @@ class SplitFile(BaseModel):
     data_sha256: str
     split: SplitRecord
 
+    def of(self, data: DataConfig) -> tuple[DataConfig, str]:
+        """What it belongs to: settings and content of the data file, wherever the file is now."""
+        source = self.data.source.model_copy(update={"path": data.source.path})
+        return self.data.model_copy(update={"source": source}), self.data_sha256
+
 
 def settled(config: RunConfig) -> RunConfig:
     """The settings with the kind of split and the settings of the head that the run began with.
@@ -91,7 +96,7 @@ def _with_head_begun(config: RunConfig) -> RunConfig:
 def _split(config: RunConfig, structures: LabelledStructures) -> Split:
     """The split that the run began with, or a new one."""
     before = _kept(config)
-    if before is None or (before.data, before.data_sha256) != (config.data, file_digest(config.data.source.path)):
+    if before is None or before.of(config.data) != (config.data, file_digest(config.data.source.path)):
         return split_structures(config.data.split, structures)
     kept = before.split
     parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))

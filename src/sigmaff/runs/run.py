@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
-from sigmaff.files import refuse_overwrite, write_json
+from sigmaff.files import folder_lock, refuse_overwrite, write_json
 from sigmaff.models import Model, Potential
 from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
@@ -21,8 +22,9 @@ from sigmaff.models.record import AdoptedRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
 from sigmaff.runs.data import RunData, load_data, settled
-from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.runs.stages import Made, make_model
+from sigmaff.runs.record import as_begun, check_unchanged, only_raises_limits, record_of
+from sigmaff.runs.stages import Made, make_model, with_backbone_of
+from sigmaff.training.processes import is_helper
 
 OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
 """Beginnings of the keys of a summary that compare two sets of structures."""
@@ -35,20 +37,28 @@ class RunResult:
     already_done: bool = False
 
 
-Make = Callable[[RunConfig, RunData, Listener], Made | None]
-"""Makes a model and its record; ``None`` in a helper process."""
+Make = Callable[..., Made | None]
+"""Makes a model and its record from settings, data, listener and ``force``; ``None`` in a helper process."""
 
 
 def run(
-    config: RunConfig, listener: Listener | None = None, *, force: bool = False, make: Make | None = None
+    config: RunConfig,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+    make: Make = make_model,
+    locked: bool = False,
 ) -> RunResult | None:
     """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
+
+    A finished run with raised limits (``max_epochs``, ``patience``, ``time_limit_minutes``) goes on from its end.
 
     Arguments:
         config: settings; ``config.output`` is the directory of the run.
         listener: progress callbacks; ``None`` is silent.
         force: replace the model of another run in that directory.
-        make: makes the model; ``None``: train or solve it as ``config`` says.
+        make: makes the model; the default trains or solves it as ``config`` says.
+        locked: whether the caller keeps other processes out of the directory already.
 
     Returns ``None`` in the helper processes of a distributed training.
     """
@@ -56,9 +66,23 @@ def run(
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     listener = listener or Listener()
     model_path = config.output / "model.sigmaff"
+    config = with_backbone_of(config)
     config = config if force else settled(config)
     if model_path.exists() and not force:
-        return _finished(config, model_path)
+        if not only_raises_limits(config, model_path):
+            return _finished(config, model_path)
+        config, force = as_begun(config, model_path), True  # stages that began alike go on, all others begin anew
+        listener.tell(
+            f"this run is finished and its limits are raised: training goes on, up to epoch "
+            f"{config.training.max_epochs}; head, calibration and test follow anew"
+        )
+    with nullcontext() if locked or is_helper(config.training) else folder_lock(config.output, wait=False):
+        return _carry_out(config, listener, partial(make, force=force), force=force)
+
+
+def _carry_out(config: RunConfig, listener: Listener, make: Make, *, force: bool) -> RunResult | None:
+    """All steps of a run that is not finished."""
+    model_path = config.output / "model.sigmaff"
     if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(config.output / name, force)
@@ -67,7 +91,7 @@ def run(
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
     _warn_of_few(config, len(data.validation), listener)
-    model = produce(config, data, listener, make or partial(make_model, force=force))
+    model = produce(config, data, listener, make)
     if model is None:
         return None
     save(model, model_path, force=force)

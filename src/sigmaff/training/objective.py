@@ -11,7 +11,6 @@ In that of ``likelihood_unit``, which is s normalised ones, the loss is
 and s times this is minimised, which is the loss above with s·N for N. Losses without a likelihood have no such choice.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -24,6 +23,7 @@ from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import EnergyDistribution
 from sigmaff.models import Potential
+from sigmaff.progress import Listener
 from sigmaff.training.config import TrainingConfig
 from sigmaff.units import KCAL_PER_MOL
 
@@ -55,6 +55,7 @@ class Objective(nn.Module):
         self.potential = potential
         self.config = config.for_head(potential.head)
         self.n_train = n_train
+        self.warn: Callable[[str], None] = Listener().warn
         self._compiled: Callable[[Batch], LossTerms] | None
         self._compiled = torch.compile(self._terms, dynamic=True) if config.compile else None
 
@@ -72,7 +73,9 @@ class Objective(nn.Module):
         except RuntimeError as error:  # all that the compiler raises; an error of the model itself comes back below
             terms = self._terms(batch)
             reason = next(iter(str(error).splitlines()), "no reason given")
-            warnings.warn(f"compiling the loss failed ({reason}): training continues without it, slower", stacklevel=2)
+            if any(isinstance(part, nn.Dropout) and part.p > 0 for part in self.potential.modules()):
+                reason = "the network has dropout"
+            self.warn(f"the loss cannot be compiled ({reason}): training continues without, slower")
             self._compiled = None
             return terms
 
