@@ -20,7 +20,7 @@ from sigmaff.extras import require
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-NO_PAGES = {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")}
+NO_PAGES: dict[str, list[str]] = {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")}
 """Dask's servers of web pages then have none."""
 
 T = TypeVar("T")

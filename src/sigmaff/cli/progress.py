@@ -1,16 +1,34 @@
 """What the commands print: results, errors and progress."""
 
+import re
 import time
-from typing import Self
+from collections.abc import Iterator
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from sigmaff.progress import Listener, Pace, duration
 
-console = Console(highlight=False, markup=False, emoji=False)  # no markup: printed text contains paths of the user
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class PlainConsole(Console):
+    """Prints text of files and paths as it is: no markup, and no characters that control a terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            is_text = segment.control is None and CONTROL.search(segment.text)
+            yield Segment(CONTROL.sub("\ufffd", segment.text), segment.style) if is_text else segment
+
+
+console = PlainConsole()
+errors = PlainConsole(stderr=True)
 
 PLAIN_INTERVAL = 10.0
 """Seconds between lines where the output is not a terminal."""
