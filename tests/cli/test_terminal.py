@@ -18,6 +18,6 @@ def test_control_characters_are_not_printed() -> None:
     table.add_row(hostile, Text(hostile))
     console.print(table)
     printed = stream.getvalue()
-    assert printed.count("name") == 4
+    assert printed.count("title") == 4
     assert not set(printed) & {chr(code) for code in (*range(10), *range(11, 32), *range(127, 160))}
     assert "σ in eV/Å" in printed
