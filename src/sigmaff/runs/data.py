@@ -12,9 +12,9 @@ from sigmaff.data import (
     GraphDataset,
     LabelledStructures,
     Split,
+    common_state,
     compute_statistics,
     read_structures,
-    reference_energies,
     require_elements,
     split_structures,
 )
@@ -107,7 +107,8 @@ def _kept(config: RunConfig) -> SplitFile | None:
 
 
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
-    """Return the parts of a split. An element that no training structure has is an error."""
+    """Return the parts of a split. An element that no training structure has, or a mix of charges, is an error."""
+    common_state(structures)
     backbone = config.model.backbone
     cutoff = read_potential(backbone).cutoff if isinstance(backbone, AdoptConfig) else backbone.cutoff
 
@@ -120,7 +121,5 @@ def split_data(structures: LabelledStructures, split: Split, config: RunConfig) 
         if other is not None:
             reason = "which no training structure of this split has"
             require_elements(other.structures, train.structures.elements, reason=reason)
-    reference = config.data.reference_energies
-    fitted = reference == "least_squares"
-    statistics = compute_statistics(train, reference if fitted else reference_energies(structures, reference))
+    statistics = compute_statistics(train, config.data.reference_energies, atoms_in=structures)
     return RunData(split=split, train=train, validation=validation, test=test, statistics=statistics)

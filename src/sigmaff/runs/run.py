@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmaff.data import read_structures
+from sigmaff.backbones import AdoptConfig, HostConfig
+from sigmaff.data import DatasetStatistics, read_structures
+from sigmaff.data.statistics import remedy
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
@@ -79,12 +81,15 @@ def run(
 def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) -> Model | None:
     """Make, calibrate and test a model. ``None`` in a helper process."""
     started = time.monotonic()
+    is_adopted = isinstance(config.model.backbone, AdoptConfig | HostConfig)
+    if not is_adopted:
+        _tell_compositions(data.statistics, data, listener)
     made = make(config, data, listener)
     if made is None:
         return None
     model, record = made
-    if (statistics := model.potentials[0].statistics).open_compositions and model.kind is not None:
-        listener.tell(f"compositions: {statistics.compositions}")
+    if is_adopted:  # whose reference energies are those of what it leaves to learn
+        _tell_compositions(model.potentials[0].statistics, data, listener)
     held_out = test = None
     if config.calibration != "none" and model.kind is not None:
         held_out, reasons = calibrate(model, data.validation, config.calibration, listener)
@@ -99,6 +104,16 @@ def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) ->
     record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
     return model
+
+
+def _tell_compositions(statistics: DatasetStatistics, data: RunData, listener: Listener) -> None:
+    """Tell which energies the training set does not determine, and what to do about it."""
+    if not statistics.open_compositions or statistics.reference_std is None:
+        return
+    if statistics.has_references:
+        listener.tell(f"compositions: {statistics.compositions}")
+    else:
+        listener.warn(f"{statistics.compositions}. If you need these energies, {remedy(data.train.structures)}")
 
 
 def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
