@@ -37,7 +37,12 @@ def stated_state(atoms: Atoms) -> ElectronicState:
     """What a structure states. Arrays, such as charges of atoms, are none of it; a free atom has the spin it has."""
     charge = _stated(atoms, CHARGE_KEYS)
     multiplicity = _multiplicity(atoms, charge) if len(atoms) > 1 else None
-    return ElectronicState(charge=charge, excess_spin=None if multiplicity is None else (multiplicity - 1) // 2 * 2)
+    return ElectronicState(charge=charge, excess_spin=None if multiplicity is None else excess_spin(multiplicity))
+
+
+def excess_spin(multiplicity: int) -> int:
+    """Unpaired electrons beyond 0 or 1, whichever their number allows, of a multiplicity 2S + 1."""
+    return (multiplicity - 1) // 2 * 2
 
 
 def common_state(structures: LabelledStructures) -> ElectronicState:
@@ -52,26 +57,29 @@ def common_state(structures: LabelledStructures) -> ElectronicState:
     return ElectronicState(charge=charge, excess_spin=spin)
 
 
-def other_state(atoms: Atoms, known: ElectronicState) -> str | None:
-    """Why a model of a known state cannot predict a structure, for an error message; ``None`` if it can.
+def other_state(atoms: Atoms, known: ElectronicState, *, of: str = "the model") -> str | None:
+    """How a structure contradicts a known state, for an error message; ``None``: it does not.
 
     What one of both does not state is not compared.
+
+    Arguments:
+        of: what has the known state, of which there is one for all structures.
     """
     stated = stated_state(atoms)
     pairs = ((stated.charge, known.charge, _charge), (stated.excess_spin, known.excess_spin, _spin))
     for found, trained, words in pairs:
         if found is not None and trained is not None and found != trained:
             return (
-                f"info states {words(found)}; the model was trained on {words(trained)} and has no input for others: "
-                "use a model of that state, or correct info"
+                f"info states {words(found)}, but {of} is for {words(trained)} alone: leave the structure out, correct "
+                f"its info, or use another {of.removeprefix('the ')}"
             )
     return None
 
 
-def require_state(structures: LabelledStructures, known: ElectronicState) -> None:
+def require_state(structures: LabelledStructures, known: ElectronicState, *, of: str = "the model") -> None:
     """Raise a ``DataError`` that names the first structure of another state."""
     for index, atoms in enumerate(structures.structures):
-        if problem := other_state(atoms, known):
+        if problem := other_state(atoms, known, of=of):
             raise DataError(f"{structures.frame_name(index)}: {problem}")
 
 

@@ -21,6 +21,9 @@ NAMES: dict[FreeAtomMethod, re.Pattern[str]] = {
 }
 """How files write them: GFN2-xTB, gfn2, GFN-2, ..."""
 
+LANTHANIDES = range(58, 72)
+"""Their f electrons belong to the core in both methods, which leaves three, two of them paired."""
+
 
 def free_atoms(method: FreeAtomMethod, elements: Iterable[int]) -> dict[int, float]:
     """Energy of a free, neutral atom of each element in the spin of its ground state, eV, by atomic number.
@@ -34,9 +37,9 @@ def free_atoms(method: FreeAtomMethod, elements: Iterable[int]) -> dict[int, flo
 
 
 def _free_atom(method: FreeAtomMethod, number: int) -> float:
-    multiplicity = 1 + round(float(ground_state_magnetic_moments[number]))
+    unpaired = 1 if number in LANTHANIDES else round(float(ground_state_magnetic_moments[number]))
     try:
-        atom = label(Atoms([number]), EngineConfig(calculator=method, multiplicity=multiplicity))
+        atom = label(Atoms([number]), EngineConfig(calculator=method, multiplicity=1 + unpaired))
     except LabelError as error:
         raise ConfigError(
             f"reference_energies: {method}: no energy of a free atom of {chemical_symbols[number]} ({error}); give "

@@ -15,7 +15,7 @@ from ase import Atoms
 
 from sigmaff.backbones import AdoptConfig
 from sigmaff.data import label_structures, read_structures, require_elements
-from sigmaff.data.labelling import require_engine
+from sigmaff.data.labelling import engine_state, require_engine
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
@@ -121,7 +121,7 @@ class _Campaign:
 
     def _begin(self, round_: Round) -> None:
         if not round_.selected.exists():
-            structures = start_structures(self.config.start, self._rng(0, 0))
+            structures = start_structures(self.config.start, self._rng(0, 0), engine_state(self.config.engine))
             if isinstance(backbone := self.config.model.backbone, AdoptConfig):
                 self.listener.stage(f"reading {backbone.adopt}")
                 require_elements(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ase import Atoms
 
+from sigmaff.data.labelling import origin_of
 from sigmaff.evaluation.calibration import MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, dataset_for
 from sigmaff.learning.directory import Context, Round, write_frames
@@ -20,9 +21,11 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     """Write the round's data set and its model, unless the model exists. labelled: with ``info["held_out"]``."""
     if round_.model.exists():
         return
+    config = context.config
+    for atoms in labelled:
+        atoms.info = origin_of(config.engine) | atoms.info
     write_frames(round_.dataset, labelled)
     started = time.monotonic()
-    config = context.config
     held_out = [index for index, atoms in enumerate(labelled) if atoms.info["held_out"]]
     n_train = len(labelled) - len(held_out)
     last = read_file(round_.before.summary, RoundSummary).backbone if round_.number else None

@@ -1,6 +1,7 @@
 """The structures of a run: read, split, and with their statistics."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -11,6 +12,7 @@ from sigmaff.data import (
     DatasetStatistics,
     GraphDataset,
     LabelledStructures,
+    ReferenceEnergies,
     Split,
     common_state,
     compute_statistics,
@@ -96,6 +98,15 @@ def _split(config: RunConfig, structures: LabelledStructures) -> Split:
     kept = before.split
     parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))
     return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
+
+
+def references_begun(output: Path) -> ReferenceEnergies | None:
+    """How the run of a directory obtains reference energies; ``None`` if none has begun there."""
+    try:
+        kept = SplitFile.model_validate_json((output / SPLIT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return "least_squares" if any(any(output.glob(f"**/{name}")) for name in MADE) else None
+    return kept.data.reference_energies
 
 
 def _kept(config: RunConfig) -> SplitFile | None:
