@@ -85,13 +85,15 @@ def test_labels_of_another_method_are_refused(ethanol: LabelledStructures) -> No
 
 
 def test_what_to_do_is_said(ethanol: LabelledStructures) -> None:
-    assert "gfn2-xtb or gfn1-xtb if that is the method" in remedy(ethanol)
+    assert "gfn2-xtb or gfn1-xtb if that is the method" in remedy(ethanol, "data.reference_energies")
     marked = [atoms.copy() for atoms in ethanol.structures]
     for atoms in marked:
         atoms.info["level"] = "GFN1-xTB, tblite 0.4"
-    assert "to gfn1-xtb, the method that these structures name" in remedy(replace(ethanol, structures=tuple(marked)))
+    assert "to gfn1-xtb, the method that these structures name" in remedy(
+        replace(ethanol, structures=tuple(marked)), "key"
+    )
     free = [Atoms(symbol, info={"config_type": "IsolatedAtom"}) for symbol in "HCO"]
     held = replace(
         ethanol, structures=(*ethanol.structures, *free), energy=np.array([*ethanol.energy, -10.0, -48.0, -102.0])
     )
-    assert "isolated_atoms" in remedy(held)
+    assert "isolated_atoms" in remedy(held, "key")

@@ -119,14 +119,14 @@ def undetermined_energies(formulas: Iterable[str]) -> str:
     )
 
 
-def remedy(structures: LabelledStructures) -> str:
-    """How to get reference energies that a training set does not determine."""
+def remedy(structures: LabelledStructures, key: str) -> str:
+    """How to get reference energies that a training set does not determine. key: of them in the configuration."""
     if (method := named_method(structures)) is not None:
-        return f"set data.reference_energies to {method}, the method that these structures name"
+        return f"set {key} to {method}, the method that these structures name"
     if structures.energy is not None and set(structures.elements) <= _isolated_atoms(structures).keys():
-        return "set data.reference_energies to isolated_atoms: the file holds them"
+        return f"set {key} to isolated_atoms: the file holds them"
     return (
-        f"add structures of other compositions, or set data.reference_energies: {' or '.join(FREE_ATOM_METHODS)} if "
+        f"add structures of other compositions, or set {key}: {' or '.join(FREE_ATOM_METHODS)} if "
         "that is the method of the labels, else energies of free atoms in eV by symbol"
     )
 

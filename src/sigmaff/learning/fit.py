@@ -14,6 +14,7 @@ from sigmaff.learning.records import RoundSummary, read_file
 from sigmaff.learning.train import RoundTraining, train_round
 from sigmaff.models.file import save
 from sigmaff.models.record import BackboneRecord
+from sigmaff.runs.data import tell_compositions
 from sigmaff.runs.record import record_of
 
 
@@ -38,6 +39,8 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     )
     data = training.data()
     model, record = train_round(training, data, context.workers, context.listener)
+    if not round_.number:
+        tell_compositions(model.potentials[0].statistics, data, context.listener, "reference_energies")
     if model.kind is not None:
         drawn = [index for index, held in enumerate(held_out) if drawn_in(labelled[held]) is not None]
         structures = data.validation.structures

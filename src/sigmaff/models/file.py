@@ -30,7 +30,7 @@ from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 5
 """5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ,
-growth of force σ.
+growth of force σ, origin of reference energies, charge and spin.
 4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
@@ -68,6 +68,8 @@ class Part(BaseModel):
             raise ValueError("open compositions are not one finite number for each element")
         if statistics.reference_std is not None and not 0 <= statistics.reference_std < math.inf:
             raise ValueError("σ of reference energies is not a finite number of at least 0")
+        if not math.isfinite(statistics.electrons.charge or 0.0):
+            raise ValueError("the total charge is not a finite number")
         return statistics
 
 

@@ -21,11 +21,13 @@ from sigmaff.data import (
     split_structures,
 )
 from sigmaff.data.splits import PARTS
+from sigmaff.data.statistics import remedy
 from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.files import file_digest, write_json
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
+from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.training.checkpoint import CHECKPOINT, read_checkpoint
 
@@ -98,6 +100,23 @@ def _split(config: RunConfig, structures: LabelledStructures) -> Split:
     kept = before.split
     parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))
     return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
+
+
+def tell_compositions(
+    statistics: DatasetStatistics, data: RunData, listener: Listener, key: str = "data.reference_energies"
+) -> None:
+    """Tell which energies the training set does not determine, and what to do about it.
+
+    Arguments:
+        statistics: of the model that is made of the data.
+        key: of reference energies in the configuration.
+    """
+    if not statistics.open_compositions or statistics.reference_std is None:
+        return
+    if statistics.has_references:
+        listener.tell(f"compositions: {statistics.compositions}")
+    else:
+        listener.warn(f"{statistics.compositions}. If you need these energies, {remedy(data.train.structures, key)}")
 
 
 def references_begun(output: Path) -> ReferenceEnergies | None:

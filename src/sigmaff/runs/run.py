@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sigmaff.backbones import AdoptConfig, HostConfig
-from sigmaff.data import DatasetStatistics, read_structures
-from sigmaff.data.statistics import remedy
+from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
@@ -22,7 +21,7 @@ from sigmaff.models.file import save
 from sigmaff.models.record import AdoptedRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
-from sigmaff.runs.data import RunData, load_data, settled
+from sigmaff.runs.data import RunData, load_data, settled, tell_compositions
 from sigmaff.runs.record import check_unchanged, record_of
 from sigmaff.runs.stages import Made, make_model
 
@@ -83,13 +82,13 @@ def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) ->
     started = time.monotonic()
     is_adopted = isinstance(config.model.backbone, AdoptConfig | HostConfig)
     if not is_adopted:
-        _tell_compositions(data.statistics, data, listener)
+        tell_compositions(data.statistics, data, listener)
     made = make(config, data, listener)
     if made is None:
         return None
     model, record = made
     if is_adopted:  # whose reference energies are those of what it leaves to learn
-        _tell_compositions(model.potentials[0].statistics, data, listener)
+        tell_compositions(model.potentials[0].statistics, data, listener)
     held_out = test = None
     if config.calibration != "none" and model.kind is not None:
         held_out, reasons = calibrate(model, data.validation, config.calibration, listener)
@@ -104,16 +103,6 @@ def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) ->
     record = record.model_copy(update={**tested, "seconds": time.monotonic() - started})
     model.record = record_of(config, data.split, record)
     return model
-
-
-def _tell_compositions(statistics: DatasetStatistics, data: RunData, listener: Listener) -> None:
-    """Tell which energies the training set does not determine, and what to do about it."""
-    if not statistics.open_compositions or statistics.reference_std is None:
-        return
-    if statistics.has_references:
-        listener.tell(f"compositions: {statistics.compositions}")
-    else:
-        listener.warn(f"{statistics.compositions}. If you need these energies, {remedy(data.train.structures)}")
 
 
 def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> None:
