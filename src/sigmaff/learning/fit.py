@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from ase import Atoms
 
-from sigmaff.data.labelling import origin_of
 from sigmaff.evaluation.calibration import MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, dataset_for
 from sigmaff.learning.directory import Context, Round, write_frames
@@ -23,8 +22,6 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     if round_.model.exists():
         return
     config = context.config
-    for atoms in labelled:
-        atoms.info = origin_of(config.engine) | atoms.info
     write_frames(round_.dataset, labelled)
     started = time.monotonic()
     held_out = [index for index, atoms in enumerate(labelled) if atoms.info["held_out"]]
