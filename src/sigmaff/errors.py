@@ -15,3 +15,7 @@ class ConfigError(SigmaffError):
 
 class ModelFileError(SigmaffError):
     """The model file is damaged, not a model file, or written by a newer version."""
+
+
+class UndeterminedEnergyWarning(UserWarning):
+    """An energy lacks a constant that no training structure of its composition determines."""

@@ -104,6 +104,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
         "reference energies": ", ".join(
             f"{chemical_symbols[number]} {energy:.6f} eV" for number, energy in statistics.reference_energies.items()
         ),
+        "charge and spin": str(statistics.electrons),
         "compositions": statistics.compositions,
         "trained on": f"{statistics.n_structures} structures",
         **{f"{name} σ": _calibration(found) for name, found in header.calibrations._asdict().items()},

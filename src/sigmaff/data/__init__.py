@@ -2,6 +2,7 @@
 
 from sigmaff.data.check import Finding, check_structures
 from sigmaff.data.dataset import GraphDataset
+from sigmaff.data.electrons import ElectronicState, common_state, other_state, require_state
 from sigmaff.data.elements import require_elements, symbols, unknown_element
 from sigmaff.data.overlap import find_overlap
 from sigmaff.data.read import label_structures, read_structures

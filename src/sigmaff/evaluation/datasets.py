@@ -3,7 +3,15 @@
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
+from sigmaff.data import (
+    DataSource,
+    GraphDataset,
+    LabelledStructures,
+    find_overlap,
+    read_structures,
+    require_elements,
+    require_state,
+)
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibrate import calibrate_evaluation, energy_force_std
 from sigmaff.evaluation.calibration import CalibrationMethod
@@ -47,8 +55,9 @@ def calibrate(
 
 
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:
-    """Structures as graphs for a model. An element that the model does not know is an error that names the frame."""
+    """Structures as graphs for a model. An unknown element, or another charge, is an error that names the frame."""
     require_elements(structures, model.elements)
+    require_state(structures, model.electrons)
     return GraphDataset(structures, model.cutoff, model.dtype)
 
 
@@ -57,6 +66,7 @@ def foreign_dataset(model: Model, structures: LabelledStructures) -> GraphDatase
 
     An unknown element has no reference energy: the model has a σ for it, but its errors are undefined.
     """
+    require_state(structures, model.electrons)
     known = set(structures.elements) <= set(model.elements)
     return GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
 

@@ -28,6 +28,7 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     - ``_ci``: 95 % bootstrap interval over structures. Resampling adds chance to a calibration score, so
       near its finite-sample floor the interval may lie above the score itself. ``_auroc_ci``: score interval,
       which is not a point at an AUROC of 1 (``metrics.auroc_interval``).
+    - ``n_undetermined``: structures whose composition leaves the energy without a known constant.
     - ``_std_zero``: how many σ are 0, as of forces that vanish by symmetry; σ measures leave them out.
     - ``energy_auroc`` and ``energy_fpr95`` rank structures by energy σ per atom (``_total``: of the whole),
       ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ, ``forces_auroc_trace`` by the sum of their raw
@@ -39,6 +40,7 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     return {
         "n_structures": evaluation.n_structures,
         "n_atoms": evaluation.n_atoms,
+        "n_undetermined": len(evaluation.undetermined),
         "seconds_per_structure": evaluation.seconds_per_structure,
         **_errors(evaluation, "energy", "forces", "stress"),
         "energy_mae_per_atom": _error(evaluation.per_atom(evaluation.energy_error), metrics.mae),

@@ -15,7 +15,7 @@ from ase import Atoms
 
 from sigmaff.backbones import AdoptConfig
 from sigmaff.data import label_structures, read_structures, require_elements
-from sigmaff.data.labelling import require_engine
+from sigmaff.data.labelling import engine_state, origin_of, require_engine
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
@@ -120,7 +120,7 @@ class _Campaign:
 
     def _begin(self, round_: Round) -> None:
         if not round_.selected.exists():
-            structures = start_structures(self.config.start, self._rng(0, 0))
+            structures = start_structures(self.config.start, self._rng(0, 0), engine_state(self.config.engine))
             if isinstance(backbone := self.config.model.backbone, AdoptConfig):
                 self.listener.stage(f"reading {backbone.adopt}")
                 require_elements(
@@ -210,6 +210,8 @@ class _Campaign:
         self.listener.stage(f"round {round_.number}: labelling {len(selected)} structures")
         label_round(self.context, round_, selected)
         labelled, failures = labels_so_far(round_, self.config.hold_out_every), set_aside(round_.so_far())
+        for atoms in labelled:
+            atoms.info |= origin_of(self.config.engine)
         write_file(self.directory.failures, failures, force=True)
         if n_lost := len(selected) - len(labelled_in(round_)):
             last = failures[-1].errors[-1]

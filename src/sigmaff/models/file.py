@@ -31,7 +31,7 @@ from sigmaff.models.record import RunRecord
 
 FORMAT_VERSION = 6
 """6: a digest, and every setting named; a new setting needs a new version, and its value in older ones a line in
-``_completed``.
+``_completed``; origin of reference energies, charge and spin, shortest distances.
 5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ,
 growth of force σ.
 4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
@@ -74,6 +74,8 @@ class Part(BaseModel):
                 raise ValueError(f"the shortest distance of {pair} is {length}")
         if statistics.reference_std is not None and not 0 <= statistics.reference_std < math.inf:
             raise ValueError("σ of reference energies is not a finite number of at least 0")
+        if not math.isfinite(statistics.electrons.charge or 0.0):
+            raise ValueError("the total charge is not a finite number")
         return statistics
 
 

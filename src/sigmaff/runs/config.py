@@ -20,7 +20,9 @@ class DataConfig(Settings):
     source: DataSource = Field(description="the labelled structures: a path, or a path and how to read it")
     split: SplitConfig = Field(SplitConfig(), description="which of them train, validate and test")
     reference_energies: ReferenceEnergies = Field(
-        "least_squares", description="energy of each element: least_squares, isolated_atoms, or values in eV by symbol"
+        "least_squares",
+        description="energy of each element: least_squares; isolated_atoms of the data; gfn2-xtb or gfn1-xtb, if the "
+        "labels are of that method: its free atoms where least squares leave energies open; or values in eV by symbol",
     )
 
 

@@ -1,6 +1,7 @@
 """The structures of a run: read, split, and with their statistics."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
@@ -11,19 +12,22 @@ from sigmaff.data import (
     DatasetStatistics,
     GraphDataset,
     LabelledStructures,
+    ReferenceEnergies,
     Split,
+    common_state,
     compute_statistics,
     read_structures,
-    reference_energies,
     require_elements,
     split_structures,
 )
 from sigmaff.data.splits import PARTS
+from sigmaff.data.statistics import remedy
 from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.files import file_digest, write_json
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
+from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.training.checkpoint import CHECKPOINT, read_checkpoint
 
@@ -103,6 +107,32 @@ def _split(config: RunConfig, structures: LabelledStructures) -> Split:
     return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
 
 
+def tell_compositions(
+    statistics: DatasetStatistics, data: RunData, listener: Listener, key: str = "data.reference_energies"
+) -> None:
+    """Tell which energies the training set does not determine, and what to do about it.
+
+    Arguments:
+        statistics: of the model that is made of the data.
+        key: of reference energies in the configuration.
+    """
+    if not statistics.open_compositions or statistics.reference_std is None:
+        return
+    if statistics.has_references:
+        listener.tell(f"compositions: {statistics.compositions}")
+    else:
+        listener.warn(f"{statistics.compositions}. If you need these energies, {remedy(data.train.structures, key)}")
+
+
+def references_begun(output: Path) -> ReferenceEnergies | None:
+    """How the run of a directory obtains reference energies; ``None`` if none has begun there."""
+    try:
+        kept = SplitFile.model_validate_json((output / SPLIT_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return "least_squares" if any(any(output.glob(f"**/{name}")) for name in MADE) else None
+    return kept.data.reference_energies
+
+
 def _kept(config: RunConfig) -> SplitFile | None:
     """What an earlier start of the run has written; ``None`` if there is nothing that can be read."""
     try:
@@ -112,7 +142,8 @@ def _kept(config: RunConfig) -> SplitFile | None:
 
 
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
-    """Return the parts of a split. An element that no training structure has is an error."""
+    """Return the parts of a split. An element that no training structure has, or a mix of charges, is an error."""
+    common_state(structures)
     backbone = config.model.backbone
     cutoff = read_potential(backbone).cutoff if isinstance(backbone, AdoptConfig) else backbone.cutoff
 
@@ -125,7 +156,5 @@ def split_data(structures: LabelledStructures, split: Split, config: RunConfig) 
         if other is not None:
             reason = "which no training structure of this split has"
             require_elements(other.structures, train.structures.elements, reason=reason)
-    reference = config.data.reference_energies
-    fitted = reference == "least_squares"
-    statistics = compute_statistics(train, reference if fitted else reference_energies(structures, reference))
+    statistics = compute_statistics(train, config.data.reference_energies, atoms_in=structures)
     return RunData(split=split, train=train, validation=validation, test=test, statistics=statistics)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
@@ -21,7 +22,7 @@ from sigmaff.models.file import save
 from sigmaff.models.record import AdoptedRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
-from sigmaff.runs.data import RunData, load_data, settled
+from sigmaff.runs.data import RunData, load_data, settled, tell_compositions
 from sigmaff.runs.record import as_begun, check_unchanged, only_raises_limits, record_of
 from sigmaff.runs.stages import Made, make_model, with_backbone_of
 from sigmaff.training.processes import is_helper
@@ -103,12 +104,15 @@ def _carry_out(config: RunConfig, listener: Listener, make: Make, *, force: bool
 def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) -> Model | None:
     """Make, calibrate and test a model. ``None`` in a helper process."""
     started = time.monotonic()
+    is_adopted = isinstance(config.model.backbone, AdoptConfig | HostConfig)
+    if not is_adopted:
+        tell_compositions(data.statistics, data, listener)
     made = make(config, data, listener)
     if made is None:
         return None
     model, record = made
-    if (statistics := model.potentials[0].statistics).open_compositions and model.kind is not None:
-        listener.tell(f"compositions: {statistics.compositions}")
+    if is_adopted:  # whose reference energies are those of what it leaves to learn
+        tell_compositions(model.potentials[0].statistics, data, listener)
     held_out = test = None
     if config.calibration != "none" and model.kind is not None:
         held_out, reasons = calibrate(model, data.validation, config.calibration, listener)

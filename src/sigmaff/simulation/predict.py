@@ -7,11 +7,12 @@ from ase import Atoms
 from ase.io import write
 
 from sigmaff.data import GraphDataset
+from sigmaff.data.statistics import undetermined_energies
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import atomic_write
 from sigmaff.models.prediction import ForceStdMethod, Predictor, split_prediction
 from sigmaff.progress import Listener
-from sigmaff.simulation.results import PerAtom, finite_results, with_results
+from sigmaff.simulation.results import UNDETERMINED, PerAtom, finite_results, with_results
 
 FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
     ".extxyz": ("extxyz", "arrays"),
@@ -43,6 +44,9 @@ def predict_structures(
             except DataError as error:
                 raise DataError(f"{dataset.structures.frame_name(index)}: {error}") from None
         listener.advance(len(frames), len(dataset))
+    if undetermined := [frame.get_chemical_formula() for frame in frames if UNDETERMINED in frame.info]:
+        text = f"{UNDETERMINED} marks {len(undetermined)} of {len(frames)} structures"
+        listener.warn(f"{undetermined_energies(undetermined)}; {text}")
     return frames
 
 

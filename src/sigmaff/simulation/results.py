@@ -17,10 +17,10 @@ from ase.stress import full_3x3_to_voigt_6_stress
 
 from sigmaff.errors import DataError
 from sigmaff.evaluation.evaluate import OPEN
-from sigmaff.models.prediction import Prediction
+from sigmaff.models.prediction import Prediction, is_undetermined
 
 Results = Mapping[str, Any]
-"""Numbers and arrays by ASE's names, and which σ are calibrated."""
+"""Numbers and arrays by ASE's names, which σ are calibrated, and whether the energy is undetermined."""
 PerAtom = Literal["arrays", "info"]
 ASE_NAMES = {
     "energy": "energy",
@@ -38,9 +38,12 @@ ASE_NAMES = {
 """Fields of a prediction, and their names in the results of a calculator."""
 CALIBRATED = "calibrated_uncertainties"
 """Beside σ: the names of those that are calibrated, or "none". All other σ are raw."""
+UNDETERMINED = "energy_undetermined"
+"""True where the training set does not determine energies of this composition; missing elsewhere."""
 PER_STRUCTURE_KEYS = (
     "energy_uncertainty",
     "composition_uncertainty",
+    UNDETERMINED,
     "stress_uncertainty",
     CALIBRATED,
     "energy_ensemble",
@@ -71,6 +74,8 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Any]:
     calibrated = [f"{quantity}_uncertainty" for quantity in prediction.provenance.calibrated]
     if any(name.endswith("_uncertainty") for name in results):
         results[CALIBRATED] = " ".join(name for name in calibrated if name in results) or "none"
+    if is_undetermined(prediction):
+        results[UNDETERMINED] = True
     return results | {"free_energy": results["energy"]}
 
 
