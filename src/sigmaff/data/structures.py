@@ -27,6 +27,8 @@ class LabelledStructures:
     time_index: IndexArray | None = None  # (n,) order in the trajectory, if the file contains it
     official_splits: Mapping[str, IndexArray] | None = None  # "train", "test": (n_folds, n_indices)
     incomplete_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label: frames without it
+    partial_labels: Mapping[str, tuple[float | FloatArray | None, ...]] = field(default_factory=dict)
+    """labels that only some structures have; none of them is used, and files that are written keep them"""
 
     def __len__(self) -> int:
         return len(self.structures)
@@ -59,10 +61,16 @@ class LabelledStructures:
             incomplete_labels={
                 name: tuple(f for f in old if f in kept) for name, old in self.incomplete_labels.items()
             },
+            partial_labels={name: tuple(old[i] for i in chosen) for name, old in self.partial_labels.items()},
         )
 
     def without_labels(self) -> Self:
-        return replace(self, energy=None, forces=None, stress=None)
+        return replace(self, energy=None, forces=None, stress=None, partial_labels={})
+
+    def labels_of(self, index: int) -> dict[str, float | FloatArray]:
+        """The labels of one structure by name, also those that others do not have."""
+        labels = {name: values[index] for name, values in (*self.labels.items(), *self.partial_labels.items())}
+        return {name: value for name, value in labels.items() if value is not None}
 
     def frame_name(self, index: int) -> str:
         """File and frame of a structure, for messages."""
