@@ -12,7 +12,7 @@ from sigmaff.data.formats import READERS, detect_format
 from sigmaff.data.formats.ase_files import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource, forces_unit
-from sigmaff.data.structures import LABELS, LabelledStructures
+from sigmaff.data.structures import LABELS, NO_GROUP, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.units import energy_unit, length_unit
 
@@ -142,9 +142,15 @@ def _converted(contents: FileContents, source: DataSource) -> LabelledStructures
         frame_index=contents.frame_index,
         time_index=contents.time_index,
         official_splits=contents.official_splits,
+        groups=_groups(contents.structures, source.group_key),
         incomplete_labels=incomplete,
         partial_labels={label: converted[label] for label in incomplete},
     )
+
+
+def _groups(structures: Sequence[Atoms], key: str) -> tuple[str, ...] | None:
+    named = [atoms.info.get(key) for atoms in structures]
+    return None if all(name is None for name in named) else tuple(NO_GROUP if n is None else str(n) for n in named)
 
 
 def _scaled(atoms: Atoms, length: float) -> Atoms:

@@ -2,12 +2,19 @@
 
 from typing import Literal, NamedTuple
 
-from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
+from sigmaff.data import (
+    DataFiles,
+    GraphDataset,
+    LabelledStructures,
+    find_overlap,
+    join_structures,
+    read_parts,
+    require_elements,
+)
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibrate import calibrate_evaluation, energy_force_std
 from sigmaff.evaluation.calibration import CalibrationMethod
 from sigmaff.evaluation.evaluate import Evaluation, evaluate
-from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.models.prediction import Quantity
 from sigmaff.progress import Listener
@@ -66,11 +73,14 @@ def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> L
         record = model.record
         if record.config is None or record.split is None:
             raise DataError("its record names none")
-        source = DataSource.model_validate(record.config["data"]["source"])
-        if file_digest(source.path) != record.data_sha256:
-            raise DataError(f"{source.path} has changed since the model was trained")
-        structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
-        chosen = structures.subset(getattr(record.split, part))
+        data = record.config["data"]
+        files = DataFiles.model_validate({name: data[name] for name in DataFiles.model_fields if name in data})
+        if (digest := files.digest()) is None or digest != record.data_sha256:
+            names = ", ".join(str(source.path) for source in files.sources)
+            raise DataError(f"{names} has changed since the model was trained, or does not exist")
+        if not labelled:
+            files = files.changed(lambda source: source.model_copy(update={"labels": ()}))
+        chosen = join_structures(list(read_parts(files).values())).subset(getattr(record.split, part))
     except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
         raise DataError(f"the model's own {part} structures are not available ({error})") from None
     if not len(chosen):

@@ -33,7 +33,7 @@ class FitRecord(_Record):
 
 
 class SplitRecord(_Record):
-    """Indices of structures in the data file."""
+    """Indices of structures in the data file; of several, they are counted through: source, validation, test."""
 
     train: list[int] = []
     validation: list[int] = []
@@ -83,7 +83,8 @@ class RunRecord(MemberRecord):
     backbone: BackboneRecord | None = None  # of a campaign
     seconds: float | None = None
     config: dict[str, Any] | None = None  # RunConfig as JSON
-    data_sha256: str | None = None
+    data_sha256: str | None = None  # of the data file; of several, of their digests in order
+    data_files: dict[str, str] = {}  # SHA-256 of each data file, by path
     split: SplitRecord | None = None
     date: str | None = None
     machine: str | None = None

@@ -13,19 +13,24 @@ from sigmaff.data import (
     LabelledStructures,
     Split,
     compute_statistics,
-    read_structures,
+    join_structures,
+    overlap_warnings,
+    read_parts,
     reference_energies,
     require_elements,
-    split_structures,
+    split_parts,
 )
+from sigmaff.data.files import Parts
 from sigmaff.data.splits import PARTS
 from sigmaff.errors import ConfigError, ModelFileError
-from sigmaff.files import file_digest, write_json
+from sigmaff.files import write_json
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
+from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.training.checkpoint import CHECKPOINT, read_checkpoint
+from sigmaff.training.weights import check_groups
 
 SPLIT_FILE = "split.json"
 MADE = ("model.sigmaff", "backbone.sigmaff", "checkpoint.safetensors")
@@ -43,14 +48,16 @@ class RunData:
     statistics: DatasetStatistics
 
 
-def load_data(config: RunConfig) -> RunData:
+def load_data(config: RunConfig, listener: Listener | None = None) -> RunData:
     """Read, split and check the structures; raise an error before hours of training."""
-    structures = read_structures(config.data.source)
-    split = _split(config, structures)
+    parts = read_parts(config.data)
+    structures, split = join_structures(list(parts.values())), _split(config, parts)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
+    for text in overlap_warnings(structures, split) if len(config.data.sources) > 1 else ():
+        (listener or Listener()).warn(text)
     data = split_data(structures, split, config)
-    kept = SplitFile(data=config.data, data_sha256=file_digest(config.data.source.path), split=split.to_dict())
+    kept = SplitFile(data=config.data, data_sha256=config.data.digest(), split=split.to_dict())
     write_json(config.output / SPLIT_FILE, kept.model_dump(mode="json"), force=True)
     return data
 
@@ -59,7 +66,7 @@ class SplitFile(BaseModel):
     """The split of a run, so that it stays the same in a run that resumes, on another machine or version."""
 
     data: DataConfig
-    data_sha256: str
+    data_sha256: str | None
     split: SplitRecord
 
 
@@ -88,14 +95,14 @@ def _with_head_begun(config: RunConfig) -> RunConfig:
     return with_unnamed(config, {name: began.get(name, was) for name, was in of_head.items()})
 
 
-def _split(config: RunConfig, structures: LabelledStructures) -> Split:
+def _split(config: RunConfig, parts: Parts) -> Split:
     """The split that the run began with, or a new one."""
     before = _kept(config)
-    if before is None or (before.data, before.data_sha256) != (config.data, file_digest(config.data.source.path)):
-        return split_structures(config.data.split, structures)
+    if before is None or (before.data, before.data_sha256) != (config.data, config.data.digest()):
+        return split_parts(config.data.split, parts)
     kept = before.split
-    parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))
-    return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
+    indices = (np.array(part, dtype=np.int64) for part in (kept.train, kept.validation, kept.test))
+    return Split(**dict(zip(PARTS, indices, strict=True)), reason=kept.reason)
 
 
 def _kept(config: RunConfig) -> SplitFile | None:
@@ -108,6 +115,9 @@ def _kept(config: RunConfig) -> SplitFile | None:
 
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
     """Return the parts of a split. An element that no training structure has is an error."""
+    check_groups(config.training, structures)
+    if config.head_training is not None:
+        check_groups(config.head_training, structures, "head_training")
     backbone = config.model.backbone
     cutoff = read_potential(backbone).cutoff if isinstance(backbone, AdoptConfig) else backbone.cutoff
 

@@ -37,7 +37,10 @@ class ModelJob(Job):
         if result is None:
             raise ConfigError("a job trains in one process: set training.devices to 1")
         record = read_header(result.model_path).record
-        return {"data": str(self.config.data.source.path), **record.model_dump(mode="json", include=KEPT)}
+        return {
+            "data": ", ".join(str(source.path) for source in self.config.data.sources),
+            **record.model_dump(mode="json", include=KEPT),
+        }
 
     def settings(self, folder: JobFolder) -> RunConfig:
         return self.config.model_copy(update={"output": folder.directory(self.name)})

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sigmaff.config import with_unnamed
 from sigmaff.data import Split
-from sigmaff.files import changes, file_digest, flatten, refuse_changes
+from sigmaff.files import changes, flatten, refuse_changes
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.file import read_header
 from sigmaff.models.record import RunRecord, SplitRecord
@@ -30,7 +30,8 @@ def record_of(config: RunConfig, split: Split, record: RunRecord) -> RunRecord:
     return record.model_copy(
         update={
             "config": config.model_dump(mode="json"),
-            "data_sha256": file_digest(path) if (path := config.data.source.path).is_file() else None,
+            "data_sha256": config.data.digest(),
+            "data_files": config.data.digests(),
             "split": SplitRecord.model_validate(split.to_dict()),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -57,6 +58,7 @@ def _changes(record: RunRecord, config: RunConfig) -> list[str]:
     except ValidationError:
         return ["its settings are not recorded, or not those of this version of sigmaff"]
     config = with_unnamed(config, began)
-    path = config.data.source.path
-    digest = file_digest(path) if path.is_file() else record.data_sha256
-    return changes(before | {str(path): record.data_sha256}, _decisive(config) | {str(path): digest})
+    name, digest = "data files", config.data.digest() or record.data_sha256
+    if len(config.data.sources) == 1:
+        name = str(config.data.sources[0].path)
+    return changes(before | {name: record.data_sha256}, _decisive(config) | {name: digest})

@@ -62,8 +62,8 @@ def run(
     if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(config.output / name, force)
-    listener.stage(f"reading {config.data.source.path}")
-    data = load_data(config)
+    listener.stage(f"reading {', '.join(str(source.path) for source in config.data.sources)}")
+    data = load_data(config, listener)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
     _warn_of_few(config, len(data.validation), listener)

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from sigmaff.config import Settings
 from sigmaff.heads import Head
@@ -79,6 +79,11 @@ class TrainingConfig(Settings):
         description="weight in the loss of the stress, as strain derivative of the energy per atom; 0 leaves it out, "
         "else all structures must be periodic and have a stress",
     )
+    group_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default={},
+        description="weights in the loss of structures by their group (config_type), as in {bulk: 1, surface: 5}; "
+        "groups that are not named have 1. Weights are relative: their mean over training structures is made 1",
+    )
     batch_size: int = Field(
         default=10, ge=1, description="structures per step, over all devices; an epoch is cut into equal batches"
     )
@@ -122,6 +127,12 @@ class TrainingConfig(Settings):
     devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
     strategy: str = Field(default="auto", description="auto or ddp, as in Lightning Fabric")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without weights if there are none: as versions without them wrote it."""
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if (key, value) != ("group_weights", {})}
 
     def for_head(self, head: Head) -> Self:
         """A copy with the defaults of the head for values that are not set, and without those of no effect on it."""
