@@ -69,18 +69,21 @@ def test_a_number_that_a_file_decides_is_refused(folder: Path, tmp_path: Path) -
 
 
 def test_the_record_names_each_file_and_finds_its_structures(folder: Path, tmp_path: Path) -> None:
-    ase.io.write(tmp_path / "test.extxyz", morse_frames(5, seed=23))
+    frames = morse_frames(5, seed=23)
+    for index, frame in enumerate(frames):
+        frame.info["kind"] = ("water", "ethanol")[index % 2]
+    ase.io.write(tmp_path / "test.extxyz", frames)
     content = {
         "source": [str(folder / "a.extxyz"), str(folder / "b.extxyz")],
         "validation": str(folder / "valid.extxyz"),
     }
     config = write_config(
         tmp_path / "run.yaml",
-        ("data", content | {"test": str(tmp_path / "test.extxyz")}),
+        ("data", content | {"test": {"path": str(tmp_path / "test.extxyz"), "group_key": "kind"}}),
         ("training.max_epochs", 2),
         ("model.head", {"name": "deterministic"}),
     )
-    succeed("train", config)
+    said = succeed("train", config)
     assert "nothing was done" in succeed("train", config)
     model = load(tmp_path / "run" / "model.sigmaff")
     paths = [folder / "a.extxyz", folder / "b.extxyz", folder / "valid.extxyz", tmp_path / "test.extxyz"]
@@ -88,7 +91,12 @@ def test_the_record_names_each_file_and_finds_its_structures(folder: Path, tmp_p
     tested = recorded_structures(model, "test")
     energies = [frame.get_potential_energy() for frame in ase.io.read(tmp_path / "test.extxyz", ":")]
     np.testing.assert_allclose(tested.energy, energies)
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["n_structures"] == 5
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["n_structures"] == 5
+    assert {name: figures["n_structures"] for name, figures in metrics["groups"].items()} == {"water": 3, "ethanol": 2}
+    for name, figures in metrics["groups"].items():
+        assert f"{figures['energy_mae']:.3g} / {figures['forces_mae']:.3g}" in said
+        assert f"test MAE, {name}" in succeed("info", tmp_path / "run" / "model.sigmaff")
     ase.io.write(tmp_path / "test.extxyz", morse_frames(5, seed=24))
     with pytest.raises(DataError, match="has changed"):
         recorded_structures(model, "train")

@@ -35,7 +35,7 @@ def evaluate(
     force: Force = False,
 ) -> None:
     """Compute the errors of a model on labelled structures, and metrics of its σ."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import groups_table, metrics_table, ood_table
 
     refuse_overwrites([json_output], force)
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
@@ -45,6 +45,10 @@ def evaluate(
     if json_output is not None:
         write_json(json_output, summary, force=force)
     console.print(metrics_table(summary, title=str(data)))
+    if "groups" in summary:
+        console.print(groups_table(summary["groups"]))
+    if ood is not None:
+        console.print(ood_table(summary, str(ood)))
 
 
 def report(

@@ -69,6 +69,7 @@ class Evaluation:
     stress_calibration: Calibration = UNCALIBRATED
     provenance: Provenance  # of the raw σ
     seconds_per_structure: float = 0.0  # spent in the model
+    groups: tuple[str, ...] | None = None  # (n_structures,) what kind each is; None: the data do not say
 
     @property
     def n_structures(self) -> int:
@@ -206,7 +207,7 @@ def evaluate(
         listener: callbacks for progress.
     """
     unseen = not set(dataset.structures.elements) <= set(model.elements)
-    return evaluate_predictor(
+    evaluation = evaluate_predictor(
         Uncalibrated(model, unseen_elements=unseen),
         dataset,
         name=name,
@@ -215,6 +216,7 @@ def evaluate(
         calibrations=model.calibrations if forces_std != "energy" else model.calibrations._replace(forces=None),
         listener=listener,
     )
+    return replace(evaluation, groups=dataset.structures.groups)
 
 
 def evaluate_predictor(

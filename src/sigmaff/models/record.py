@@ -78,6 +78,7 @@ class RunRecord(MemberRecord):
     members: list[MemberRecord] = []
     metrics: Figures | None = None  # of the test structures
     ood: dict[str, Figures] = {}  # by name of the set of other structures
+    groups: dict[str, Figures] = {}  # of the test structures of each group
     uncalibrated: dict[str, str] = {}  # quantities that could not be calibrated, and why
     adopted: AdoptedRecord | None = None
     backbone: BackboneRecord | None = None  # of a campaign

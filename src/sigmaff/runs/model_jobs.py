@@ -21,7 +21,7 @@ from sigmaff.runs.methods import Method
 from sigmaff.runs.run import run
 from sigmaff.runs.stages import Made, make_model
 
-KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
+KEPT = {"metrics", "ood", "groups", "training", "head_training", "fit", "members", "seconds"}
 """Keys of the model's record that are part of the result."""
 ANY_DEVICE = "auto"
 

@@ -10,21 +10,24 @@ import numpy as np
 
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
+from sigmaff.evaluation import Evaluation, Summary, evaluate, group_summaries, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import refuse_overwrite, write_json
 from sigmaff.models import Model, Potential
 from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
-from sigmaff.models.record import AdoptedRecord
+from sigmaff.models.record import AdoptedRecord, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
 from sigmaff.runs.data import RunData, load_data, settled
 from sigmaff.runs.record import check_unchanged, record_of
 from sigmaff.runs.stages import Made, make_model
 
-OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
+OOD_MEASURES = (
+    *("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_"),
+    *("energy_spearman_with_ood", "forces_spearman_with_ood"),
+)
 """Beginnings of the keys of a summary that compare two sets of structures."""
 
 
@@ -32,6 +35,7 @@ OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", 
 class RunResult:
     model_path: Path
     metrics: Summary | None  # of the test structures
+    record: RunRecord  # with ``ood`` and ``groups`` as well
     already_done: bool = False
 
 
@@ -71,9 +75,9 @@ def run(
     if model is None:
         return None
     save(model, model_path, force=force)
-    if model.record.metrics is not None:
-        write_json(config.output / "metrics.json", model.record.metrics, force=True)
-    return RunResult(model_path=model_path, metrics=model.record.metrics)
+    if (tested := _tested(model.record)) is not None:
+        write_json(config.output / "metrics.json", tested, force=True)
+    return RunResult(model_path=model_path, metrics=model.record.metrics, record=model.record)
 
 
 def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) -> Model | None:
@@ -112,16 +116,26 @@ def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> No
 
 def _finished(config: RunConfig, model_path: Path) -> RunResult:
     """The result of a finished run; raise an error if it is another run."""
-    metrics, metrics_path = check_unchanged(config, model_path).metrics, config.output / "metrics.json"
-    if metrics is not None and not metrics_path.exists():  # killed just before its last file
-        write_json(metrics_path, metrics)
-    return RunResult(model_path=model_path, metrics=metrics, already_done=True)
+    record, metrics_path = check_unchanged(config, model_path), config.output / "metrics.json"
+    if (tested := _tested(record)) is not None and not metrics_path.exists():  # killed just before its last file
+        write_json(metrics_path, tested)
+    return RunResult(model_path=model_path, metrics=record.metrics, record=record, already_done=True)
+
+
+def _tested(record: RunRecord) -> dict[str, object] | None:
+    """The content of ``metrics.json``: of the test structures, and by name of other sets and of groups."""
+    if record.metrics is None:
+        return None
+    own = {key: value for key, value in record.metrics.items() if not key.startswith(OOD_MEASURES)}
+    others = {"ood": record.ood, "groups": record.groups}
+    return own | {name: figures for name, figures in others.items() if figures}
 
 
 def _metrics(config: RunConfig, model: Model, test: Evaluation, listener: Listener) -> dict[str, object]:
-    """``metrics`` and ``ood`` of the record."""
+    """``metrics``, ``ood`` and ``groups`` of the record."""
     ood = {name: _compared(model, test, name, other, listener) for name, other in config.ood.items()}
-    return {"metrics": summarize(test), "ood": ood}
+    groups = group_summaries(test)
+    return {"metrics": summarize(test), "ood": ood, **({"groups": groups} if groups else {})}
 
 
 def _beside(
