@@ -1,8 +1,8 @@
 """Whole runs: what decides a model, what is left in its folder, and what an interruption costs (nothing)."""
 
 import json
-import re
 import os
+import re
 import signal
 import subprocess
 import sys
