@@ -9,6 +9,7 @@ import yaml
 from ase.calculators.morse import MorsePotential
 
 from cli_case import Workspace, bare_frames, fail, morse_frames, succeed, write_config
+from data_files import md17_arrays, save
 from sigmaff.data import DataSource, read_structures
 from sigmaff.errors import DataError
 from sigmaff.models.file import load
@@ -107,6 +108,13 @@ def test_snapshots_are_predictions(workspace: Workspace, name: str, tmp_path: Pa
         read_structures(DataSource(path=tmp_path / name, labels=("forces",)))
     with pytest.raises(DataError, match="sigmaff_energy is a prediction"):
         read_structures(DataSource(path=tmp_path / name, energy_key="sigmaff_energy"))
+
+
+def test_files_with_fixed_names_are_predicted(workspace: Workspace, tmp_path: Path) -> None:
+    """Their labels become eV with the rest."""
+    source = save(tmp_path / "water.npz", md17_arrays(np.random.default_rng(0)))
+    succeed("predict", workspace.model, source, tmp_path / "out.extxyz", "--forces-std", "none")
+    np.testing.assert_allclose(read_structures(tmp_path / "out.extxyz").energy, read_structures(source).energy)
 
 
 def test_an_exact_energy_of_one_atom_is_a_label(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from sigmaff.evaluation.summary import Summary
 from sigmaff.models.prediction import COVARIANCES, FORCE_STD_SOURCES, STD_KINDS, Calibration
 
 BLANK = "–"
+CLOSE, CHANCE = 0.03, 2.58
+"""A share of errors that is right, and the standard errors within which 99 % of right ones lie."""
 
 
 class Measure(NamedTuple):
@@ -108,16 +110,16 @@ def _coverage_words(summary: Summary) -> str:
 
 
 def _width(share_68: float, share_95: float, n_structures: int) -> str:
-    """Whether intervals are too narrow or too wide: by more than 3 % and than two standard errors."""
-    misses = []
-    for share, nominal in ((share_68, ONE_SIGMA), (share_95, 0.95)):
-        tolerance = max(0.03, 2 * math.sqrt(nominal * (1 - nominal) / n_structures))
-        misses.append(0 if abs(share - nominal) <= tolerance else math.copysign(1, share - nominal))
-    if not any(misses):
+    """Whether intervals are too narrow or too wide: by more than 3 %, and by more than chance allows (99 %)."""
+    pairs = ((share_68, ONE_SIGMA), (share_95, 0.95))
+    misses = [share - nominal for share, nominal in pairs]
+    if max(map(abs, misses)) <= CLOSE:
         return "as wide as they should be"
-    if sum(misses) == 0:
-        return "not of the right shape"
-    return "too narrow" if sum(misses) < 0 else "too wide"
+    chances = [CHANCE * math.sqrt(nominal * (1 - nominal) / n_structures) for _, nominal in pairs]
+    wrong = [math.copysign(1, miss) for miss, by in zip(misses, chances, strict=True) if abs(miss) > max(CLOSE, by)]
+    if not wrong:
+        return f"off by no more than chance with {n_structures} structures"
+    return "too narrow" if sum(wrong) < 0 else "too wide" if sum(wrong) > 0 else "not of the right shape"
 
 
 def _detection_words(summary: Summary) -> str:
