@@ -134,7 +134,7 @@ def _store(atoms: Atoms, results: Results, per_atom: PerAtom) -> None:
         atoms.arrays.pop(key, None)
     holder = {"arrays": atoms.arrays, "info": atoms.info}[per_atom]
     atoms.info.update({key: np.array(results[key])[()] for key in PER_STRUCTURE_KEYS if key in results})
-    atoms.info[predicted.ENERGY] = results["energy"]
+    atoms.info.update({predicted.ENERGY: results["energy"]} if "energy" in results else {})
     holder.update({key: np.array(results[key]) for key in PER_ATOM_KEYS if key in results})
 
 
