@@ -14,7 +14,7 @@ from sigmaff import evaluation
 from sigmaff.backbones import AdoptConfig
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import CalibrationMethod, Evaluation, Summary, datasets, summarize
+from sigmaff.evaluation import CalibrationMethod, Evaluation, datasets, full_summary
 from sigmaff.inputs import Structures, settings_of, source_of, spaced, structures_of
 from sigmaff.models import Model
 from sigmaff.models import Potential as Potential
@@ -97,7 +97,7 @@ def evaluate(
     forces_std: ForceStdMethod = "auto",
     batch_size: int = 32,
     listener: Listener | None = None,
-) -> Summary:
+) -> dict[str, Any]:
     """Measure errors and σ of a model on labelled structures.
 
     Arguments:
@@ -108,14 +108,14 @@ def evaluate(
         batch_size: largest number of structures in one prediction.
         listener: callbacks for progress; the default is silent.
 
-    Returns every metric by name: ``energy_mae`` (eV), ``forces_mae`` (eV/Å), ...
+    Returns every metric by name: ``energy_mae`` (eV), ``forces_mae`` (eV/Å), ...; ``groups`` has those of each group.
 
     Example:
         >>> model = sf.load("model.sigmaff")
         >>> metrics = sf.evaluate(model, "test.extxyz", ood="other.extxyz")
         >>> print(metrics["forces_mae"], metrics["forces_coverage_68"], metrics["forces_auroc"])
     """
-    return summarize(*evaluations(model, structures, ood, forces_std, batch_size, listener))
+    return full_summary(*evaluations(model, structures, ood, forces_std, batch_size, listener))
 
 
 def evaluations(

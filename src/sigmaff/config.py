@@ -222,7 +222,7 @@ def _follow(root: type[BaseModel], location: list[str]) -> tuple[list[str], list
 def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if get_origin(annotation) in (Union, UnionType, Annotated):
+    if get_origin(annotation) in (Union, UnionType, Annotated, tuple):
         return [model for argument in get_args(annotation) for model in _models(argument)]
     return []
 

@@ -108,9 +108,11 @@ def holds_files(directory: Path) -> bool:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by dotted name, such as ``training.batch_size``."""
+    """The leaves of nested mappings by dotted name, such as ``training.batch_size``; of lists of mappings by number."""
     leaves: dict[str, Any] = {}
     for name, value in values.items():
+        if isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
+            value = {str(number): each for number, each in enumerate(value)}
         leaves |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return leaves
 

@@ -60,7 +60,10 @@ def test_keys_of_one_head_are_not_offered_to_another(tmp_path: Path) -> None:
         ("training.ema_decay", 1.0, "training.ema_decay: got 1.0; Input should be less than 1"),
         ("training", 3, "training: got 3; Input should be a valid dictionary"),
         ("training", None, "training: got None; Input should be a valid dictionary"),
-        ("data.source", ["a", "b"], "data.source: got ['a', 'b']; Input should be a valid dictionary"),
+        ("data.source", 5, "data.source: got 5; Input should be a valid dictionary"),
+        ("data.source", [], "data.source: got []; Tuple should have at least 1 item"),
+        ("data.source", ["a", {"path": "b", "energy_kee": "E"}], "data.source.energy_kee: unknown key; nearest"),
+        ("data.test", {"path": "b", "labls": ["energy"]}, "data.test.labls: unknown key; nearest: labels"),
         ("data.source", {"path": "a", "labels": ["energy", "force"]}, "data.source.labels.1: got 'force'; expected"),
         (
             "data.source",
@@ -254,7 +257,7 @@ def test_printed_defaults_leave_no_key_out() -> None:
     """But for those of a data source, which is a path, and of a second training, which is null."""
     config = RunConfig(data=DataConfig(source=DataSource(path=Path("data.extxyz"))))
     content = config.model_dump(mode="json")
-    content["data"]["source"] = "data.extxyz"
+    content["data"] |= {"source": "data.extxyz", "validation": None, "test": None}
     content["model"]["head"] = dict(config.model.head)  # printed, and not all written to files
     training = config.training  # with what has no effect on this head, and loggers that nobody asks for
     content["training"] = dict(training) | {"schedule": training.schedule.model_dump()}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,7 +71,9 @@ def test_the_record_tells_how_the_model_was_made(workspace: Workspace) -> None:
     split = record.split.model_dump()
     assert [len(split[part]) for part in ("train", "validation", "test")] == [30, 20, 10]
     assert sorted(split["train"] + split["validation"] + split["test"]) == list(range(60))
-    assert record.metrics == json.loads((workspace / "run" / "metrics.json").read_text())
+    tested = json.loads((workspace / "run" / "metrics.json").read_text())
+    assert tested == {key: value for key, value in record.metrics.items() if key in tested}
+    assert all(value is None for key, value in record.metrics.items() if key not in tested), "of no other set"
 
 
 def test_test_figures_are_those_of_evaluate_on_the_test_structures(workspace: Workspace, tmp_path: Path) -> None:
@@ -371,16 +374,25 @@ def test_a_backbone_from_a_file_brings_its_settings(workspace: Workspace, determ
 
 
 def test_other_structures_are_tested_on(workspace: Workspace, tmp_path: Path) -> None:
-    """The figures are those that ``evaluate --ood`` gives."""
+    """The figures are those that ``evaluate --ood`` gives; the terminal, ``metrics.json`` and ``info`` show them."""
     other = f"ood={{ether: {{source: '{workspace / 'other.extxyz'}', n_structures: null}}}}"
-    model = train(workspace, tmp_path / "run", *SHORT, "--set", other)
+    said = succeed("train", workspace / "run.yaml", "--output", tmp_path / "run", *SHORT, "--set", other)
+    model = tmp_path / "run" / "model.sigmaff"
     record = read_header(model).record
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["ood"] == record.ood
+    informed = re.sub(r"\s+", " ", succeed("info", model))
+    assert "out of distribution, ether: 12 structures" in said
+    for key in ("energy_auroc", "ood_energy_coverage_68", "ood_forces_coverage_95", "ood_energy_rms_z"):
+        assert f"{record.ood['ether'][key]:.4f}" in said
+    assert f"on ether 12 structures, energy MAE {record.ood['ether']['ood_energy_mae']:.5g} eV (68 % covers" in informed
     frames = ase.io.read(workspace / "data.extxyz", ":")
     ase.io.write(tmp_path / "rest.extxyz", [frames[index] for index in record.split.test])
     figures = ("--ood", workspace / "other.extxyz", "--json", tmp_path / "a.json")
-    succeed("evaluate", model, tmp_path / "rest.extxyz", *figures)
+    assert f"{record.ood['ether']['ood_forces_coverage_68']:.4f}" in succeed(
+        "evaluate", model, tmp_path / "rest.extxyz", *figures
+    )
     expected = json.loads((tmp_path / "a.json").read_text())
-    for key in ("energy_auroc", "forces_auroc", "ood_energy_mae"):
+    for key in ("energy_auroc", "forces_auroc", "ood_energy_mae", "ood_forces_coverage_95"):
         assert record.ood["ether"][key] == pytest.approx(expected[key], rel=1e-3)
 
 

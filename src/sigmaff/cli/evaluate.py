@@ -35,7 +35,7 @@ def evaluate(
     force: Force = False,
 ) -> None:
     """Compute the errors of a model on labelled structures, and metrics of its σ."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import groups_table, metrics_table, ood_table
 
     refuse_overwrites([json_output], force)
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
@@ -45,6 +45,10 @@ def evaluate(
     if json_output is not None:
         write_json(json_output, summary, force=force)
     console.print(metrics_table(summary, title=str(data)))
+    if "groups" in summary:
+        console.print(groups_table(summary["groups"]))
+    if ood is not None:
+        console.print(ood_table(summary, str(ood)))
 
 
 def report(
@@ -118,7 +122,7 @@ def calibrate(
 def predict(
     context: typer.Context,
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="file of structures; labels are ignored", show_default=False)],
+    data: Annotated[Path, typer.Argument(help="file of structures; labels are kept and not used", show_default=False)],
     output: Annotated[
         Path, typer.Argument(help="file to write: .extxyz, .xyz or .traj; eV and eV/Å", show_default=False)
     ],
@@ -128,8 +132,11 @@ def predict(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Predict energies, forces and their σ, and write them to a file."""
-    from sigmaff.data import read_structures
+    """Predict energies, forces and their σ, and write them to a file: sigmaff_energy, sigmaff_forces.
+
+    Labels of the file stay as they are. A structure without labels has the predictions as energy and forces, too.
+    """
+    from sigmaff.data import read_structures, with_ase_names
     from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.models.prediction import NO_CALIBRATIONS
     from sigmaff.simulation import output_format, predict_structures, write_structures
@@ -137,13 +144,14 @@ def predict(
     refuse_overwrites([output], force)
     _, per_atom = output_format(output)
     loaded = sf.load(model, device=device)
-    reading = Reading(**context.obj, energy_key="energy", forces_key="forces")  # REF_* stay in the file as they are
-    structures = read_structures(reading.unlabelled(data))
+    structures = read_structures(with_ase_names(Reading(**context.obj).unlabelled(data)))
     dataset = dataset_for(loaded, structures.without_labels())
     with progress() as terminal:
         terminal.stage("predicting")
         if raw:
             loaded.calibrations = NO_CALIBRATIONS
-        predicted = predict_structures(loaded, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
+        predicted = predict_structures(
+            loaded, dataset, batch_size, forces_std, terminal, per_atom=per_atom, labels=structures
+        )
     write_structures(output, predicted, force=force)
     say(f"{len(predicted)} structures: {output}")

@@ -1,6 +1,6 @@
 """Tables that the commands print."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ase.data import chemical_symbols
 from ase.units import GPa
@@ -13,7 +13,7 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import QUANTITIES, Calibration
-from sigmaff.models.record import AdoptedRecord
+from sigmaff.models.record import AdoptedRecord, Figures, RunRecord
 from sigmaff.runs.compare import MethodResult, comparison_sections
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
@@ -32,14 +32,24 @@ ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, measure, u
     ("    before calibration", "calibration_paper_raw", NO_UNITS),
     ("coverage of 68 %", "coverage_68", NO_UNITS),
     ("coverage of 95 %", "coverage_95", NO_UNITS),
+    ("rms error / σ", "rms_z", NO_UNITS),
     ("NLL", "nll", NO_UNITS),
     ("CRPS", "crps", UNITS),
     ("Spearman σ, |error|", "spearman", NO_UNITS),
-    ("AUROC of the --ood set", "auroc", NO_UNITS),
-    ("  trace of the covariance", "auroc_trace", NO_UNITS),
-    ("  geometric mean of atoms", "auroc_geometric_mean", NO_UNITS),
-    ("  largest of an atom", "auroc_largest_atom", NO_UNITS),
 )
+OOD_ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, key with {} for the quantity, units
+    ("MAE", "ood_{}_mae", UNITS),
+    ("RMSE", "ood_{}_rmse", UNITS),
+    ("coverage of 68 %", "ood_{}_coverage_68", NO_UNITS),
+    ("coverage of 95 %", "ood_{}_coverage_95", NO_UNITS),
+    ("rms error / σ", "ood_{}_rms_z", NO_UNITS),
+    ("AUROC", "{}_auroc", NO_UNITS),
+    ("  trace of the covariance", "{}_auroc_trace", NO_UNITS),
+    ("  geometric mean of atoms", "{}_auroc_geometric_mean", NO_UNITS),
+    ("  largest of an atom", "{}_auroc_largest_atom", NO_UNITS),
+)
+MOST_GROUPS = 20
+"""Groups that a table shows."""
 
 
 ADOPTED_ROWS = (
@@ -64,10 +74,53 @@ def metrics_table(summary: Summary, title: str) -> Table:
     columns = [Column(""), *(Column(name, justify="right") for name in shown)]
     table = Table(*columns, title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
     for label, measure, units in ROWS:
-        values = [summary.get(f"{quantity}_{measure}") for quantity in shown]
-        if any(value is not None for value in values):
-            table.add_row(label, *(_value(value, unit) for value, unit in zip(values, units, strict=False)))
+        _add_row(table, label, [summary.get(f"{quantity}_{measure}") for quantity in shown], units)
     return table
+
+
+def ood_table(figures: Summary, name: str) -> Table:
+    """Errors of a model on an out-of-distribution set, whether σ covers them, and whether it tells the set apart."""
+    columns = [Column(""), Column("energy", justify="right"), Column("forces", justify="right")]
+    title = Text(f"out of distribution, {name}: {figures['ood_n_structures']} structures")
+    table = Table(*columns, title=title, title_justify="left")
+    for label, key, units in OOD_ROWS:
+        _add_row(table, label, [figures.get(key.format(quantity)) for quantity in ("energy", "forces")], units)
+    return table
+
+
+def groups_table(groups: Mapping[str, Summary]) -> Table:
+    """Errors and coverage of each group; energies / forces."""
+    labels = ("structures", "MAE (eV, eV/Å)", "68 % covers", "95 % covers", "rms error / σ")
+    columns = [Column("group"), *(Column(label, justify="right") for label in labels)]
+    table = Table(*columns, title="groups: energies / forces", title_justify="left")
+    for name, figures in list(groups.items())[:MOST_GROUPS]:
+        pairs = [
+            " / ".join(_number(figures.get(f"{quantity}_{key}"), digits) for quantity in ("energy", "forces"))
+            for key, digits in (("mae", ".3g"), ("coverage_68", ".3f"), ("coverage_95", ".3f"), ("rms_z", ".2f"))
+        ]
+        table.add_row(Text(name), str(figures["n_structures"]), *pairs)
+    if len(groups) > MOST_GROUPS:
+        table.caption = Text(f"and {len(groups) - MOST_GROUPS} smaller groups, in the JSON file", justify="left")
+    return table
+
+
+def result_tables(record: RunRecord) -> Iterator[Table]:
+    """Tables of all that a run was tested on."""
+    if record.metrics is not None:
+        yield metrics_table(record.metrics, title="test structures")
+    if record.groups:
+        yield groups_table(record.groups)
+    yield from (ood_table(figures, name) for name, figures in record.ood.items() if figures)
+
+
+def _add_row(table: Table, label: str, values: Sequence[object], units: Sequence[str]) -> None:
+    """Add a row, if it has a value."""
+    if any(value is not None for value in values):
+        table.add_row(label, *(_value(value, unit) for value, unit in zip(values, units, strict=False)))
+
+
+def _number(value: object, digits: str) -> str:
+    return f"{value:{digits}}" if isinstance(value, float | int) else "–"
 
 
 def adopted_table(record: AdoptedRecord) -> Table:
@@ -115,6 +168,8 @@ def info_table(header: Header, n_parameters: int) -> Table:
     for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
         if metrics.get(f"{quantity}_mae") is not None:
             rows[f"test MAE, {quantity}"] = f"{metrics[f'{quantity}_mae']:.5g} {unit}"
+    rows |= {f"on {name}": _ood_words(figures) for name, figures in record.ood.items() if figures}
+    rows |= {f"test MAE, {name}": _group_words(figures) for name, figures in record.groups.items()}
     rows |= {} if record.adopted is None else _errors_beside(record.adopted)
     for name, text in rows.items():
         table.add_row(Text(name, style="bold"), Text(text))
@@ -174,6 +229,25 @@ def _fitting(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[st
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     """Of each column: of its widest cell, or of the longest word of its label."""
     return [max(map(len, (*label.split(" "), *cells))) for label, *cells in zip(*rows, strict=True)]
+
+
+def _ood_words(figures: Figures) -> str:
+    """Errors on an out-of-distribution set, what σ covers of them, and whether it tells the set apart."""
+    found = []
+    for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
+        if (mae := figures.get(f"ood_{quantity}_mae")) is not None:
+            shares = [figures.get(f"ood_{quantity}_coverage_{level}") for level in (68, 95)]
+            covered = f" (68 % covers {shares[0]:.1%}, 95 % covers {shares[1]:.1%})" if None not in shares else ""
+            found.append(f"{quantity} MAE {mae:.5g} {unit}{covered}")
+        if (auroc := figures.get(f"{quantity}_auroc")) is not None:
+            found.append(f"{quantity} AUROC {auroc:.3f}")
+    return ", ".join([f"{figures['ood_n_structures']} structures", *found])
+
+
+def _group_words(figures: Figures) -> str:
+    units = {"energy": "eV", "forces": "eV/Å"}
+    known = {quantity: figures.get(f"{quantity}_mae") for quantity in units}
+    return ", ".join(f"{name} {mae:.5g} {units[name]}" for name, mae in known.items() if mae is not None)
 
 
 def _settings(settings: dict[str, object]) -> str:

@@ -26,7 +26,7 @@ def train(
     force: Force = False,
 ) -> None:
     """Train, calibrate and test a model. Rerun the same command to resume."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import result_tables
     from sigmaff.runs.config import RunConfig
     from sigmaff.runs.run import run
 
@@ -43,8 +43,8 @@ def train(
         return
     if result.already_done:
         say("this run is finished; nothing was done")
-    if result.metrics is not None:
-        console.print(metrics_table(result.metrics, title="test structures"))
+    for table in result_tables(result.record):
+        console.print(table)
     say(f"model: {result.model_path}")
 
 
@@ -52,12 +52,13 @@ def demo(
     output: Annotated[Path, typer.Option(help="directory of the demo")] = Path("demo"), force: Force = False
 ) -> None:
     """Label ethanol with GFN2-xTB, train and calibrate a model, test it on an unseen molecule. Takes minutes."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import metrics_table, ood_table
     from sigmaff.runs.demo import run_demo
 
     with progress() as terminal:
         summary, path = run_demo(output, terminal, force=force)
-    console.print(metrics_table(summary, title="ethanol, held out; unseen molecule: dimethyl ether"))
+    console.print(metrics_table(summary, title="ethanol, held out"))
+    console.print(ood_table(summary, "dimethyl ether, an unseen molecule"))
     say(f"report: {path}")
 
 

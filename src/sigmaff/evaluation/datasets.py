@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from sigmaff.data import (
+    DataFiles,
     DataSource,
     GraphDataset,
     LabelledStructures,
     find_overlap,
-    read_structures,
+    join_structures,
+    read_parts,
     require_elements,
     require_state,
 )
@@ -77,15 +79,22 @@ def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> L
         record = model.record
         if record.config is None or record.split is None:
             raise DataError("its record names none")
-        source = DataSource.model_validate(record.config["data"]["source"])
-        source = source.model_copy(update={"path": _same_file(source.path, record.data_sha256, model.file)})
-        structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
-        chosen = structures.subset(getattr(record.split, part))
+        data = record.config["data"]
+        files = DataFiles.model_validate({name: data[name] for name in DataFiles.model_fields if name in data})
+        digests = iter(record.data_digests)
+        files = files.changed(lambda source: _found(source, next(digests), model.file, labelled=labelled))
+        chosen = join_structures(list(read_parts(files).values())).subset(getattr(record.split, part))
     except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
         raise DataError(f"the model's own {part} structures are not available ({error})") from None
     if not len(chosen):
         raise DataError(f"the model's own record names no {part} structures")
     return chosen
+
+
+def _found(source: DataSource, sha256: str | None, model_file: Path | None, *, labelled: bool) -> DataSource:
+    """The file where it is now, and with its labels or without."""
+    changed = {"path": _same_file(source.path, sha256, model_file)} | ({} if labelled else {"labels": ()})
+    return source.model_copy(update=changed)
 
 
 def _same_file(path: Path, sha256: str | None, model_file: Path | None) -> Path:

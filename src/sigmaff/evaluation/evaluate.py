@@ -71,6 +71,7 @@ class Evaluation:
     stress_calibration: Calibration = UNCALIBRATED
     provenance: Provenance  # of the raw σ
     seconds_per_structure: float = 0.0  # spent in the model
+    groups: tuple[str, ...] | None = None  # (n_structures,) what kind each is; None: the data do not say
 
     @property
     def n_structures(self) -> int:
@@ -220,7 +221,7 @@ def evaluate(
     if listener is not None and found.undetermined and not unseen:
         formulas = [dataset.structures.structures[index].get_chemical_formula() for index in found.undetermined]
         listener.warn(f"{name}, {len(formulas)} of {len(dataset)} structures: {undetermined_energies(formulas)}")
-    return found
+    return replace(found, groups=dataset.structures.groups)
 
 
 def evaluate_predictor(

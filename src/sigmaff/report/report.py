@@ -10,7 +10,7 @@ from sigmaff.files import refuse_overwrite
 from sigmaff.report.page import write_page
 from sigmaff.report.path import EnergyPath, path_section
 from sigmaff.report.sections import all_sections
-from sigmaff.report.tables import key_figures, meaning_of_std, timing_table, verdict
+from sigmaff.report.tables import group_rows, key_figures, meaning_of_std, timing_table, verdict
 from sigmaff.report.viewer import MAX_ATOMS, viewer_data
 
 
@@ -32,14 +32,15 @@ def write_report(
     whole or not at all.
     """
     refuse_overwrite(Path(path), force)
-    summary = summarize(evaluation, ood)
+    summary, of_ood = summarize(evaluation, ood), None if ood is None else summarize(ood)
     values = {
         "title": title,
-        "verdict": verdict(summary, evaluation.name, None if ood is None else ood.name),
+        "verdict": verdict(summary, evaluation.name, of_ood, None if ood is None else ood.name),
         "name": evaluation.name,
         "ood_name": "" if ood is None else ood.name,
         "has_ood": ood is not None,
-        "groups": key_figures(summary, None if ood is None else summarize(ood)),
+        "groups": key_figures(summary, of_ood),
+        "by_group": group_rows(evaluation),
         "sections": [*([] if along is None else [path_section(along)]), *all_sections(evaluation, ood)],
         "viewer": viewer_data(evaluation, ood),
         "no_viewer": _no_viewer(evaluation),

@@ -16,20 +16,24 @@ from sigmaff.data import (
     Split,
     common_state,
     compute_statistics,
-    read_structures,
+    join_structures,
+    overlap_warnings,
+    read_parts,
     require_elements,
-    split_structures,
+    split_parts,
 )
+from sigmaff.data.files import Parts
 from sigmaff.data.splits import PARTS
 from sigmaff.data.statistics import remedy
 from sigmaff.errors import ConfigError, ModelFileError
-from sigmaff.files import file_digest, write_json
+from sigmaff.files import write_json
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.training.checkpoint import CHECKPOINT, read_checkpoint
+from sigmaff.training.weights import check_groups
 
 SPLIT_FILE = "split.json"
 MADE = ("model.sigmaff", "backbone.sigmaff", "checkpoint.safetensors")
@@ -47,14 +51,16 @@ class RunData:
     statistics: DatasetStatistics
 
 
-def load_data(config: RunConfig) -> RunData:
+def load_data(config: RunConfig, listener: Listener | None = None) -> RunData:
     """Read, split and check the structures; raise an error before hours of training."""
-    structures = read_structures(config.data.source)
-    split = _split(config, structures)
+    parts = read_parts(config.data)
+    structures, split = join_structures(list(parts.values())), _split(config, parts)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
+    for text in overlap_warnings(structures, split) if len(config.data.sources) > 1 else ():
+        (listener or Listener()).warn(text)
     data = split_data(structures, split, config)
-    kept = SplitFile(data=config.data, data_sha256=file_digest(config.data.source.path), split=split.to_dict())
+    kept = SplitFile(data=config.data, data_sha256=config.data.digest(), split=split.to_dict())
     write_json(config.output / SPLIT_FILE, kept.model_dump(mode="json"), force=True)
     return data
 
@@ -63,13 +69,16 @@ class SplitFile(BaseModel):
     """The split of a run, so that it stays the same in a run that resumes, on another machine or version."""
 
     data: DataConfig
-    data_sha256: str
+    data_sha256: str | None
     split: SplitRecord
 
-    def of(self, data: DataConfig) -> tuple[DataConfig, str]:
-        """What it belongs to: settings and content of the data file, wherever the file is now."""
-        source = self.data.source.model_copy(update={"path": data.source.path})
-        return self.data.model_copy(update={"source": source}), self.data_sha256
+    def is_of(self, data: DataConfig) -> bool:
+        """Whether the settings and the content of the files are these, wherever the files are now."""
+
+        def anywhere(files: DataConfig) -> DataConfig:
+            return files.changed(lambda source: source.model_copy(update={"path": Path()}))
+
+        return (anywhere(self.data), self.data_sha256) == (anywhere(data), data.digest())
 
 
 def settled(config: RunConfig) -> RunConfig:
@@ -97,14 +106,14 @@ def _with_head_begun(config: RunConfig) -> RunConfig:
     return with_unnamed(config, {name: began.get(name, was) for name, was in of_head.items()})
 
 
-def _split(config: RunConfig, structures: LabelledStructures) -> Split:
+def _split(config: RunConfig, parts: Parts) -> Split:
     """The split that the run began with, or a new one."""
     before = _kept(config)
-    if before is None or before.of(config.data) != (config.data, file_digest(config.data.source.path)):
-        return split_structures(config.data.split, structures)
+    if before is None or not before.is_of(config.data):
+        return split_parts(config.data.split, parts)
     kept = before.split
-    parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))
-    return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
+    indices = (np.array(part, dtype=np.int64) for part in (kept.train, kept.validation, kept.test))
+    return Split(**dict(zip(PARTS, indices, strict=True)), reason=kept.reason)
 
 
 def tell_compositions(
@@ -144,6 +153,9 @@ def _kept(config: RunConfig) -> SplitFile | None:
 def split_data(structures: LabelledStructures, split: Split, config: RunConfig) -> RunData:
     """Return the parts of a split. An element that no training structure has, or a mix of charges, is an error."""
     common_state(structures)
+    check_groups(config.training, structures)
+    if config.head_training is not None:
+        check_groups(config.head_training, structures, "head_training")
     backbone = config.model.backbone
     cutoff = read_potential(backbone).cutoff if isinstance(backbone, AdoptConfig) else backbone.cutoff
 

@@ -21,7 +21,7 @@ from sigmaff.runs.methods import Method
 from sigmaff.runs.run import run
 from sigmaff.runs.stages import Made, make_model
 
-KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
+KEPT = {"metrics", "ood", "groups", "training", "head_training", "fit", "members", "seconds"}
 """Keys of the model's record that are part of the result."""
 ANY_DEVICE = "auto"
 
@@ -38,7 +38,10 @@ class ModelJob(Job):
         if result is None:
             raise ConfigError("a job trains in one process: set training.devices to 1")
         record = read_header(result.model_path).record
-        return {"data": str(self.config.data.source.path), **record.model_dump(mode="json", include=KEPT)}
+        return {
+            "data": ", ".join(str(source.path) for source in self.config.data.sources),
+            **record.model_dump(mode="json", include=KEPT),
+        }
 
     def settings(self, folder: JobFolder) -> RunConfig:
         return self.config.model_copy(update={"output": folder.directory(self.name)})

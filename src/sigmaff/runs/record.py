@@ -64,7 +64,7 @@ def record_of(config: RunConfig, split: Split, record: RunRecord) -> RunRecord:
     return record.model_copy(
         update={
             "config": config.model_dump(mode="json"),
-            "data_sha256": file_digest(path) if (path := config.data.source.path).is_file() else None,
+            "data_sha256": config.data.digest(),
             "files_sha256": {name: file_digest(path) for name, path in _files(config).items() if path.is_file()},
             "split": SplitRecord.model_validate(split.to_dict()),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -12,14 +12,14 @@ import numpy as np
 from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
+from sigmaff.evaluation import Evaluation, Summary, evaluate, group_summaries, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
 from sigmaff.files import folder_lock, refuse_overwrite, write_json
 from sigmaff.models import Model, Potential
 from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
-from sigmaff.models.record import AdoptedRecord
+from sigmaff.models.record import AdoptedRecord, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
 from sigmaff.runs.data import RunData, load_data, settled, tell_compositions
@@ -27,7 +27,10 @@ from sigmaff.runs.record import as_begun, check_unchanged, only_raises_limits, r
 from sigmaff.runs.stages import Made, make_model, with_backbone_of
 from sigmaff.training.processes import is_helper
 
-OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
+OOD_MEASURES = (
+    *("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_"),
+    *("energy_spearman_with_ood", "forces_spearman_with_ood"),
+)
 """Beginnings of the keys of a summary that compare two sets of structures."""
 
 
@@ -35,6 +38,7 @@ OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", 
 class RunResult:
     model_path: Path
     metrics: Summary | None  # of the test structures
+    record: RunRecord  # with ``ood`` and ``groups`` as well
     already_done: bool = False
 
 
@@ -87,8 +91,8 @@ def _carry_out(config: RunConfig, listener: Listener, make: Make, *, force: bool
     if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(config.output / name, force)
-    listener.stage(f"reading {config.data.source.path}")
-    data = load_data(config)
+    listener.stage(f"reading {', '.join(str(source.path) for source in config.data.sources)}")
+    data = load_data(config, listener)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
     _warn_of_few(config, len(data.validation), listener)
@@ -96,9 +100,9 @@ def _carry_out(config: RunConfig, listener: Listener, make: Make, *, force: bool
     if model is None:
         return None
     save(model, model_path, force=force)
-    if model.record.metrics is not None:
-        write_json(config.output / "metrics.json", model.record.metrics, force=True)
-    return RunResult(model_path=model_path, metrics=model.record.metrics)
+    if (tested := _tested(model.record)) is not None:
+        write_json(config.output / "metrics.json", tested, force=True)
+    return RunResult(model_path=model_path, metrics=model.record.metrics, record=model.record)
 
 
 def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) -> Model | None:
@@ -140,16 +144,26 @@ def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> No
 
 def _finished(config: RunConfig, model_path: Path) -> RunResult:
     """The result of a finished run; raise an error if it is another run."""
-    metrics, metrics_path = check_unchanged(config, model_path).metrics, config.output / "metrics.json"
-    if metrics is not None and not metrics_path.exists():  # killed just before its last file
-        write_json(metrics_path, metrics)
-    return RunResult(model_path=model_path, metrics=metrics, already_done=True)
+    record, metrics_path = check_unchanged(config, model_path), config.output / "metrics.json"
+    if (tested := _tested(record)) is not None and not metrics_path.exists():  # killed just before its last file
+        write_json(metrics_path, tested)
+    return RunResult(model_path=model_path, metrics=record.metrics, record=record, already_done=True)
+
+
+def _tested(record: RunRecord) -> dict[str, object] | None:
+    """The content of ``metrics.json``: of the test structures, and by name of other sets and of groups."""
+    if record.metrics is None:
+        return None
+    own = {key: value for key, value in record.metrics.items() if not key.startswith(OOD_MEASURES)}
+    others = {"ood": record.ood, "groups": record.groups}
+    return own | {name: figures for name, figures in others.items() if figures}
 
 
 def _metrics(config: RunConfig, model: Model, test: Evaluation, listener: Listener) -> dict[str, object]:
-    """``metrics`` and ``ood`` of the record."""
+    """``metrics``, ``ood`` and ``groups`` of the record."""
     ood = {name: _compared(model, test, name, other, listener) for name, other in config.ood.items()}
-    return {"metrics": summarize(test), "ood": ood}
+    groups = group_summaries(test)
+    return {"metrics": summarize(test), "ood": ood, **({"groups": groups} if groups else {})}
 
 
 def _beside(

@@ -67,6 +67,9 @@ def _warmup(step: int, warmup_steps: int) -> float:
     return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
 
 
+UNWRITTEN = ("wandb", "mlflow", "group_weights")
+
+
 class TrainingConfig(Settings):
     """Settings of a training. Losses and gradients are in the model's normalised unit."""
 
@@ -88,6 +91,11 @@ class TrainingConfig(Settings):
         ge=0,
         description="weight in the loss of the stress, as strain derivative of the energy per atom; 0 leaves it out, "
         "else all structures must be periodic and have a stress",
+    )
+    group_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default={},
+        description="weights in the loss of structures by their group (config_type), as in {bulk: 1, surface: 5}; "
+        "groups that are not named have 1. Weights are relative: their mean over training structures is made 1",
     )
     batch_size: int = Field(
         default=10, ge=1, description="structures per step, over all devices; an epoch is cut into equal batches"
@@ -137,9 +145,9 @@ class TrainingConfig(Settings):
 
     @model_serializer(mode="wrap")
     def _without_idle(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without loggers that nobody asks for: as versions without these settings wrote it."""
+        """Without loggers and weights that nobody asks for: as versions without these settings wrote it."""
         written: dict[str, Any] = serialize(self)
-        return {name: value for name, value in written.items() if value or name not in ("wandb", "mlflow")}
+        return {name: value for name, value in written.items() if value or name not in UNWRITTEN}
 
     @property
     def packages(self) -> list[str]:

@@ -42,6 +42,7 @@ from sigmaff.training.interrupt import stop_signal
 from sigmaff.training.logs import MetricsLog
 from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
 from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDivergedError, TrainingResult, TrainingState
+from sigmaff.training.weights import with_mean_one
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -129,8 +130,9 @@ class Training:
         seed: int,
         stop: threading.Event,
     ) -> None:
-        self.fabric, self.potential, self.config, self.seed, self.stop = fabric, potential, config, seed, stop
+        self.fabric, self.potential, self.seed, self.stop = fabric, potential, seed, stop
         self.train_set, self.validation_set = train_set, validation_set
+        self.config = with_mean_one(config, train_set, validation_set)
         self.checkpoint = directory / CHECKPOINT
         self.state = TrainingState()
         self.began = 0.0  # by the clock

@@ -43,6 +43,8 @@ class FileContents:
     frame_index: IndexArray  # (n,) numbers of the frames in the file
     time_index: IndexArray | None = None
     official_splits: Mapping[str, IndexArray] | None = None
+    predicted: Callable[[str, int], str | None] = lambda label, index: None
+    """label, index -> name of a prediction that stands where the label is sought"""
     energy_unit: str = "eV"
     length_unit: str = "Angstrom"
     stated_units: tuple[str, ...] = ()  # units that the file states; the user cannot override them
