@@ -120,7 +120,22 @@ def _converted(contents: FileContents, source: DataSource) -> LabelledStructures
         time_index=contents.time_index,
         official_splits=contents.official_splits,
         incomplete_labels=incomplete,
+        units=_told_units(contents, source),
+        names=tuple(contents.found(0)),
     )
+
+
+def _told_units(contents: FileContents, source: DataSource) -> str:
+    """The units in which a file is read, and why, for people."""
+
+    def told(quantity: str, declared: str | None, own: str) -> str:
+        reason = "stated in the file" if own in contents.stated_units else "as declared" if declared else "assumed"
+        return f"{quantity} as {declared or own} ({reason})"
+
+    energy, length = source.energy_unit, source.length_unit
+    forces = f", forces as {source.forces_unit} (as declared)" if source.forces_unit else ""
+    texts = (told("energies", energy, contents.energy_unit), told("lengths", length, contents.length_unit))
+    return f"read {', '.join(texts)}{forces}; from here on eV and Å"
 
 
 def _scaled(atoms: Atoms, length: float) -> Atoms:

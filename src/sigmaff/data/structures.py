@@ -27,6 +27,8 @@ class LabelledStructures:
     time_index: IndexArray | None = None  # (n,) order in the trajectory, if the file contains it
     official_splits: Mapping[str, IndexArray] | None = None  # "train", "test": (n_folds, n_indices)
     incomplete_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label: frames without it
+    units: str = ""  # in which the file was read, and why, for people
+    names: tuple[str, ...] = ()  # of all values that the first structure has in the file
 
     def __len__(self) -> int:
         return len(self.structures)
@@ -40,7 +42,8 @@ class LabelledStructures:
     @property
     def elements(self) -> tuple[int, ...]:
         """Atomic numbers in the data, sorted."""
-        return tuple(sorted({int(number) for atoms in self.structures for number in set(atoms.numbers)}))
+        found = np.unique(np.concatenate([atoms.numbers for atoms in self.structures])) if self.structures else ()
+        return tuple(int(number) for number in found)
 
     def subset(self, indices: Iterable[int] | IndexArray) -> Self:
         """Select structures by index, in this order. Official splits are dropped: their indices would be wrong."""
