@@ -5,9 +5,11 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from sigmaff.data import read_structures
+from sigmaff.data import DataSource, read_structures
+from sigmaff.data.check.gate import require_sound
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.learning.config import StartConfig
+from sigmaff.learning.config import CampaignConfig, StartConfig
+from sigmaff.progress import Listener
 from sigmaff.simulation import bare_copy
 
 
@@ -15,6 +17,18 @@ def start_structures(config: StartConfig, rng: np.random.Generator) -> list[Atom
     """``config.n_labels`` structures in random order; with their labels in a calculator if ``config.use_labels``."""
     frames = _labelled(config, rng) if config.use_labels else _unlabelled(config, rng)
     return [frames[index] for index in rng.permutation(len(frames))]
+
+
+def check_sources(config: CampaignConfig, listener: Listener | None) -> None:
+    """Check the files that a campaign starts from and is tested on, before the first label is computed."""
+    if (source := config.start.source) is not None:
+        require_sound(read_structures(source if config.start.use_labels else _without_labels(source)), listener)
+    if config.test is not None:
+        require_sound(read_structures(config.test), listener)
+
+
+def _without_labels(source: DataSource) -> DataSource:
+    return source.model_copy(update={"labels": ()})
 
 
 def _unlabelled(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
@@ -46,7 +60,7 @@ def _labelled(config: StartConfig, rng: np.random.Generator) -> list[Atoms]:
 
 def _known(config: StartConfig) -> list[Atoms]:
     if config.source is not None:
-        return list(read_structures(config.source.model_copy(update={"labels": ()})).structures)
+        return list(read_structures(_without_labels(config.source)).structures)
     found = []
     for name in config.molecules:
         try:

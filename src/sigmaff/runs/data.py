@@ -18,12 +18,14 @@ from sigmaff.data import (
     require_elements,
     split_structures,
 )
+from sigmaff.data.check.gate import require_sound
 from sigmaff.data.splits import PARTS
 from sigmaff.errors import ConfigError, ModelFileError
 from sigmaff.files import file_digest, write_json
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.record import SplitRecord
+from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig, RunConfig
 from sigmaff.training.checkpoint import CHECKPOINT, read_checkpoint
 
@@ -43,9 +45,14 @@ class RunData:
     statistics: DatasetStatistics
 
 
-def load_data(config: RunConfig) -> RunData:
-    """Read, split and check the structures; raise an error before hours of training."""
+def load_data(config: RunConfig, listener: Listener | None = None, *, skip_checks: bool = False) -> RunData:
+    """Read, check and split the structures; raise an error before hours of training.
+
+    What was checked when a run began is not checked again when it resumes.
+    """
     structures = read_structures(config.data.source)
+    if not skip_checks and not _is_begun(config):
+        require_sound(structures, listener)
     split = _split(config, structures)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
@@ -91,11 +98,18 @@ def _with_head_begun(config: RunConfig) -> RunConfig:
 def _split(config: RunConfig, structures: LabelledStructures) -> Split:
     """The split that the run began with, or a new one."""
     before = _kept(config)
-    if before is None or (before.data, before.data_sha256) != (config.data, file_digest(config.data.source.path)):
+    if before is None or not _is_begun(config):
         return split_structures(config.data.split, structures)
     kept = before.split
     parts = (np.array(indices, dtype=np.int64) for indices in (kept.train, kept.validation, kept.test))
     return Split(**dict(zip(PARTS, parts, strict=True)), reason=kept.reason)
+
+
+def _is_begun(config: RunConfig) -> bool:
+    """Whether an earlier start of the run has split the same structures."""
+    before = _kept(config)
+    now = (config.data, file_digest(config.data.source.path))
+    return before is not None and (before.data, before.data_sha256) == now
 
 
 def _kept(config: RunConfig) -> SplitFile | None:

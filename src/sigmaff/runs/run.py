@@ -40,7 +40,12 @@ Make = Callable[[RunConfig, RunData, Listener], Made | None]
 
 
 def run(
-    config: RunConfig, listener: Listener | None = None, *, force: bool = False, make: Make | None = None
+    config: RunConfig,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+    make: Make | None = None,
+    skip_checks: bool = False,
 ) -> RunResult | None:
     """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
 
@@ -49,6 +54,7 @@ def run(
         listener: progress callbacks; ``None`` is silent.
         force: replace the model of another run in that directory.
         make: makes the model; ``None``: train or solve it as ``config`` says.
+        skip_checks: do not check the structures first.
 
     Returns ``None`` in the helper processes of a distributed training.
     """
@@ -63,7 +69,7 @@ def run(
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(config.output / name, force)
     listener.stage(f"reading {config.data.source.path}")
-    data = load_data(config)
+    data = load_data(config, listener, skip_checks=skip_checks)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
     _warn_of_few(config, len(data.validation), listener)

@@ -18,7 +18,10 @@ SMALL_FORCE = 0.01
 """eV/Å per atom. A smaller net force is noise."""
 
 NET_TORQUE = 0.02
-"""|Σ r × F| / Σ |r||F|: exactly 0 in theory, below 0.001 in DFT data sets. Permuted forces of n atoms have about 0.8/√n."""
+"""|Σ r × F| / Σ |r||F|: exactly 0 in theory, below 0.001 in DFT data sets.
+
+Permuted forces of n atoms have about 0.8/√n.
+"""
 
 MAX_STEP = 0.25
 """Å. If atoms move less between two frames, −½(F₁ + F₂)·(x₂ − x₁) is the energy difference to third order."""

@@ -14,6 +14,7 @@ from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
 SAME_ENERGY = 1e-4
 """eV. Energies of equal structures that differ by more than this contradict each other."""
 
+
 def check_composition(data: LabelledStructures) -> Iterator[Finding]:
     sizes = [len(atoms) for atoms in data.structures]
     formulas = {data.structures[alike[0]].get_chemical_formula() for alike in comparable(data.structures)}

@@ -31,7 +31,7 @@ def check_electrons(data: LabelledStructures) -> Iterator[Finding]:
     shown = ", ".join(map(str, counts[:3])) + (", …" if len(counts) > 3 else "")
     is_stated = bool(odd) and all(_stated(data.structures[index], CHARGE) is not None for index in odd)
     guess = "a radical" if is_stated else "a cation, an anion or a radical? The frames state no charge"
-    message = f"an odd number of electrons ({shown}): {guess}. A model learns one charge and one spin for all structures"
+    message = f"an odd number of electrons ({shown}): {guess}. A model learns one charge and one spin"
     yield from findings("warning", "odd_electrons", message, data, odd)
     impossible = [index for index in molecules if _is_impossible(data.structures[index])]
     message = "charge and multiplicity contradict each other: an even number of electrons has an odd multiplicity"
