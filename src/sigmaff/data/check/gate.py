@@ -1,6 +1,7 @@
 """Checks before work with a data set: errors stop it, warnings are told."""
 
 from sigmaff.data.check import check_structures
+from sigmaff.data.check.finding import Finding
 from sigmaff.data.structures import LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.progress import Listener
@@ -26,12 +27,16 @@ def require_sound(structures: LabelledStructures, listener: Listener | None = No
         for found in check_structures(structures, max_searched=MAX_SEARCHED)
         if found.code != "missing_labels" and (found.severity != "info" or found.code == "sampled")
     ]
-    errors = [f"{found.code}: {found.message}" for found in findings if found.severity == "error"]
+    errors = [_told(found, structures) for found in findings if found.severity == "error"]
     if errors:
-        lines = errors[:MAX_TOLD] + ([f"and {len(errors) - MAX_TOLD} more"] if len(errors) > MAX_TOLD else [])
-        listed = "\n".join(f"  {line}" for line in lines)
-        remedy = "Correct the data, or go on all the same with --skip-checks (skip_checks=True)"
-        raise DataError(f"{structures.source} has errors:\n{listed}\n{remedy}")
+        left_out = [f"and {len(errors) - MAX_TOLD} errors more"] if len(errors) > MAX_TOLD else []
+        remedy = "correct the data ('sigmaff check' shows more), or go on with --skip-checks (skip_checks=True)"
+        raise DataError("\n".join([*errors[:MAX_TOLD], *left_out, remedy]))
     for found in findings:
         tell = (listener or Listener()).warn if found.severity == "warning" else (listener or Listener()).tell
-        tell(f"{structures.source}: {found.message}")
+        tell(_told(found, structures))
+
+
+def _told(found: Finding, structures: LabelledStructures) -> str:
+    where = f", frame {found.frames[0]}" if found.frames else ""
+    return f"{structures.source}{where}: {found.message}"

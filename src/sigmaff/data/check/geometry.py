@@ -144,7 +144,7 @@ def _smallest(pairs: IndexArray, values: FloatArray, n_atoms: int) -> FloatArray
 
 def _length_unit(data: LabelledStructures, found: Distances) -> Iterator[Finding]:
     """Compare distances of nearest neighbours with bonds. A few frames that dissociate do not move the medians."""
-    bonded = [len(atoms) > 2 and LOOSE.isdisjoint(atoms.numbers.tolist()) for atoms in data.structures]
+    bonded = [len(atoms) > 2 and _has_bonds(atoms) for atoms in data.structures]
     ratios = found.typical[np.array(bonded) & np.isfinite(found.typical)]
     if not len(ratios):
         return
@@ -156,6 +156,11 @@ def _length_unit(data: LabelledStructures, found: Distances) -> Iterator[Finding
                 f"not in {was_unit}; read them with length_unit: {is_unit} (--length-unit {is_unit})"
             )
             yield from findings("error", "length_unit", message, data)
+
+
+def _has_bonds(atoms: Atoms) -> bool:
+    """Whether bonds of usual length are to be expected. Chains of H atoms are made to be stretched."""
+    return bool((atoms.numbers > 1).any()) and LOOSE.isdisjoint(atoms.numbers.tolist())
 
 
 def is_more_bonded(data: LabelledStructures, index: int) -> bool:

@@ -85,8 +85,12 @@ def check_magnitudes(data: LabelledStructures) -> Iterator[Finding]:
         ratio = float(np.median(data.energy / (composition(data) @ all_electron_energy(np.array(data.elements)))))
         for unit in ("Hartree", "kcal/mol", "kJ/mol"):
             if abs(ratio * ENERGY_UNITS[unit] - 1) < 0.03:
-                message = f"total energies are {ratio:.4g} times the sum of atomic energies in eV: are they in {unit}?"
-                yield from findings("warning", "energy_unit", message, data)
+                message = (
+                    f"total energies are {ratio:.4g} times the sum of atomic energies in eV: are they in {unit}? "
+                    f"Read them with energy_unit: {unit} (--energy-unit)"
+                )
+                severity: Severity = "error" if ratio > 1 else "warning"  # energies of valence electrons are small
+                yield from findings(severity, "energy_unit", message, data)
     if data.forces is not None:
         rms = float(np.sqrt(np.mean(np.concatenate(data.forces) ** 2)))
         if rms > LARGE_RMS_FORCE:
