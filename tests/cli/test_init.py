@@ -17,7 +17,7 @@ from sigmaff.cli.main import app
 from sigmaff.config import read_config
 from sigmaff.data import DataSource
 from sigmaff.runs.config import RunConfig
-from sigmaff.runs.plan import FEWEST_EPOCHS, plan
+from sigmaff.runs.plan import BATCH_SIZE, FEWEST_EPOCHS, MAX_EPOCHS, Cost, plan
 from sigmaff.runs.run import run
 
 ROOT = Path(__file__).parents[2]
@@ -80,20 +80,22 @@ def test_init_writes_a_run_that_takes_the_time_asked_for(tmp_path: Path) -> None
     assert time.monotonic() - began < 10 * planned.seconds  # the machine may be busy
 
 
-def test_more_time_is_more_training(tmp_path: Path) -> None:
-    ase.io.write(tmp_path / "data.extxyz", morse_frames(40, seed=1))
-    source = DataSource(path=tmp_path / "data.extxyz")
-    texts = [plan(source, tmp_path / "run", minutes, networks=[(16, 1)]).text for minutes in (1.0, 20.0)]
-    short, long = map(yaml.safe_load, texts)
-    assert 3 * short["training"]["max_epochs"] < long["training"]["max_epochs"]
-    assert long["data"]["split"] == {"n_train": 23, "n_validation": 13, "n_test": 4}
-    assert long["training"]["time_limit_minutes"] <= 20.0
+@pytest.mark.parametrize("seconds", [2.0, 60.0, 1800.0, 1e5])
+def test_the_time_is_used(seconds: float) -> None:
+    cost = Cost(start=1.0, step=0.02, validation=0.001, fit=0.002, prediction=0.05)
+    sizes, epochs = cost.fitting({"train": 1000, "validation": 100, "test": 1000}, seconds)
+    planned = cost.rest(sizes) + epochs * cost.epoch(sizes)
+    if seconds == 1e5:
+        assert epochs == MAX_EPOCHS
+    elif seconds == 2.0:  # the least that there is
+        assert (sizes["train"], sizes["test"], epochs) == (BATCH_SIZE, 100, FEWEST_EPOCHS)
+    else:
+        assert seconds - 2 * cost.epoch(sizes) < planned <= seconds
 
 
 def test_init_refuses(tmp_path: Path) -> None:
     ase.io.write(tmp_path / "few.extxyz", morse_frames(8, seed=1))
-    assert "8 structures; a training takes 30 or more" in fail(
-        "init", tmp_path / "few.extxyz", "-o", tmp_path / "a.yaml"
-    )
+    asked = ("init", tmp_path / "few.extxyz", "-o", tmp_path / "a.yaml")
+    assert "8 structures; a training takes 30 or more" in fail(*asked)
     shutil.copy(tmp_path / "few.extxyz", tmp_path / "a.yaml")
     assert "exists already" in fail(*asked)

@@ -8,7 +8,7 @@ import typer
 
 from sigmaff.cli.options import DataArgument, Force, Reading, Seed, SkipChecks, refuse_overwrites
 from sigmaff.cli.progress import progress, say
-from sigmaff.config import json_schema
+from sigmaff.config import Settings, json_schema
 from sigmaff.files import atomic_write
 
 
@@ -45,5 +45,11 @@ def schema(
     from sigmaff.runs.config import RunConfig
     from sigmaff.simulation.md import GuardConfig, MDConfig
 
-    models = {"train": RunConfig, "compare": RunConfig, "learn": CampaignConfig, "md": MDConfig, "guard": GuardConfig}
+    models: dict[str, type[Settings]] = {
+        "train": RunConfig,
+        "compare": RunConfig,
+        "learn": CampaignConfig,
+        "md": MDConfig,
+        "guard": GuardConfig,
+    }
     say(json.dumps(json_schema(models[command]), indent=2, ensure_ascii=False))

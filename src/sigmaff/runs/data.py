@@ -51,7 +51,7 @@ def load_data(config: RunConfig, listener: Listener | None = None, *, skip_check
     What was checked when a run began is not checked again when it resumes.
     """
     structures = read_structures(config.data.source)
-    if not skip_checks and not _is_begun(config):
+    if not skip_checks and not _is_begun(config) and not _has_made(config):
         require_sound(structures, listener)
     split = _split(config, structures)
     if not len(split.validation):
@@ -77,11 +77,16 @@ def settled(config: RunConfig) -> RunConfig:
     """
     config = _with_head_begun(config)
     split, before = config.data.split, _kept(config)
-    if split.kind != "auto" or not any(any(config.output.glob(f"**/{name}")) for name in MADE):
+    if split.kind != "auto" or not _has_made(config):
         return config
     kind = "random" if before is None else before.data.split.kind
     data = config.data.model_copy(update={"split": split.model_copy(update={"kind": kind})})
     return config.model_copy(update={"data": data})
+
+
+def _has_made(config: RunConfig) -> bool:
+    """Whether the directory of the run has models or checkpoints."""
+    return any(any(config.output.glob(f"**/{name}")) for name in MADE)
 
 
 def _with_head_begun(config: RunConfig) -> RunConfig:

@@ -31,7 +31,8 @@ ENOUGH_STEPS = 10_000
 """Steps that a network should get: with fewer, a smaller one is planned."""
 MAX_EPOCHS = 5000
 FEWEST_EPOCHS = 5
-"""With fewer, fewer training structures are planned."""
+"""With fewer, fewer training and test structures are planned."""
+FEWEST_TESTED = 100
 FEWEST = 30
 """Structures, at least."""
 TIMED = {"train": 6 * BATCH_SIZE, "validation": MIN_STRUCTURES, "test": 10}
@@ -65,6 +66,21 @@ class Cost:
 
     def epoch(self, sizes: dict[str, int]) -> float:
         return -(-sizes["train"] // BATCH_SIZE) * self.step + sizes["validation"] * self.validation
+
+    def fitting(self, sizes: dict[str, int], seconds: float) -> tuple[dict[str, int], int]:
+        """Sizes and epochs of a run that takes so long.
+
+        Where it is too short, test structures are left out first, and then training structures but for one batch.
+        """
+        for n_test in (sizes["test"], min(sizes["test"], FEWEST_TESTED)):
+            sizes = sizes | {"test": n_test}
+            epochs = int((seconds - self.rest(sizes)) / self.epoch(sizes))
+            if epochs >= FEWEST_EPOCHS:
+                return sizes, min(epochs, MAX_EPOCHS)
+        fixed = self.rest(sizes | {"train": 0}) + FEWEST_EPOCHS * sizes["validation"] * self.validation
+        n_train = int((seconds - fixed) / (self.fit + FEWEST_EPOCHS * self.step / BATCH_SIZE))
+        fewest = min(BATCH_SIZE, sizes["train"])
+        return sizes | {"train": max(fewest, min(n_train, sizes["train"]))}, FEWEST_EPOCHS
 
 
 def plan(
@@ -102,12 +118,10 @@ def plan(
         cost = _timed(_content(source, output, sizes, network, seed), structures, seed)
         start = max(start, cost.start)  # packages are imported once
         cost = replace(cost, start=start)
-        epochs = int((seconds - cost.rest(sizes)) / cost.epoch(sizes))
+        planned_sizes, epochs = cost.fitting(sizes, seconds)
         if epochs * sizes["train"] >= ENOUGH_STEPS * BATCH_SIZE:
             break
-    if epochs < FEWEST_EPOCHS:
-        sizes, epochs = _fewer(sizes, cost, seconds), FEWEST_EPOCHS
-    epochs = min(epochs, MAX_EPOCHS)
+    sizes = planned_sizes
     content = _content(source, output, sizes, network, seed)
     training = epochs * cost.epoch(sizes)
     planned = cost.rest(sizes) + training
@@ -131,14 +145,6 @@ def _sizes(structures: LabelledStructures) -> tuple[dict[str, int], str]:
     if "in blocks" in reason:  # gaps between blocks need room
         n_train = min(n_train, n // 2)
     return {"train": n_train, "validation": n_validation, "test": n_test}, reason
-
-
-def _fewer(sizes: dict[str, int], cost: Cost, seconds: float) -> dict[str, int]:
-    """With so many training structures as the time allows, one batch at least, and with a smaller test."""
-    sizes = sizes | {"test": min(sizes["test"], 100)}
-    per_structure = cost.fit + FEWEST_EPOCHS * cost.step / BATCH_SIZE
-    left = seconds - cost.rest(sizes | {"train": 0}) - FEWEST_EPOCHS * sizes["validation"] * cost.validation
-    return sizes | {"train": max(min(BATCH_SIZE, sizes["train"]), min(sizes["train"], int(left / per_structure)))}
 
 
 def _content(
@@ -194,11 +200,12 @@ def _timed(content: dict[str, Any], structures: LabelledStructures, seed: int) -
     sizes = {part: min(TIMED[part], content["data"]["split"][f"n_{part}"]) for part in TIMED}
     drawn = np.random.default_rng(seed).permutation(len(structures))
     ends = np.cumsum(list(sizes.values()))
-    parts = dict(zip(sizes, np.split(drawn[: ends[-1]], ends[:-1]), strict=True))
+    parts = dict(zip(sizes, map(np.sort, np.split(drawn[: ends[-1]], ends[:-1])), strict=True))
     with tempfile.TemporaryDirectory() as folder:
         short = {"max_epochs": TIMED_EPOCHS, "schedule": {"name": "cosine", "warmup_steps": 1}}
         config = read_config(RunConfig, content | {"training": content["training"] | short, "output": folder})
-        data = split_data(structures, Split(**{part: np.sort(indices) for part, indices in parts.items()}), config)
+        split = Split(train=parts["train"], validation=parts["validation"], test=parts["test"])
+        data = split_data(structures, split, config)
         watch = Stopwatch()
         produce(config, data, watch, partial(make_model, force=True))
         return _cost(watch, time.monotonic(), sizes)

@@ -1,7 +1,6 @@
 """The data doctor: summarise a data set and find errors in it before training."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from sigmaff.data.check import consistency, contents, electrons, geometry, labels
 from sigmaff.data.check.finding import Finding
@@ -44,6 +43,6 @@ def check_structures(structures: LabelledStructures, *, max_searched: int | None
     findings = [found for check in CHECKS for found in check(structures)]
     finite = contents.finite_part(structures)
     if len(finite):
-        searching = partial(geometry.check_geometry, max_searched=max_searched)
-        findings += [found for check in (searching, *CHECKS_OF_FINITE) for found in check(finite)]
+        findings += geometry.check_geometry(finite, max_searched)
+        findings += [found for check in CHECKS_OF_FINITE for found in check(finite)]
     return sorted(findings, key=lambda found: ("error", "warning", "info").index(found.severity))

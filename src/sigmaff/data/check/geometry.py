@@ -83,8 +83,9 @@ def check_geometry(data: LabelledStructures, max_searched: int | None = None) ->
 
 def measure(data: LabelledStructures, max_searched: int | None = None) -> tuple[Distances, int]:
     """Distances between neighbours, and in how many structures they were not computed for ``max_searched``."""
-    names, to_search = ("closest", "typical", "farthest"), [np.zeros(0, dtype=np.int64)]
-    found = Distances(**{name: np.full(len(data), np.nan) for name in names})
+    to_search = [np.zeros(0, dtype=np.int64)]
+    closest, typical, farthest = np.full((3, len(data)), np.nan)
+    found = Distances(closest=closest, typical=typical, farthest=farthest)
     for stack in stacks(data, size=2048):
         if stack.is_molecule and 1 < len(stack.numbers) <= STACKED_ATOMS:
             _measure_molecules(stack, found)
@@ -168,7 +169,7 @@ def is_more_bonded(data: LabelledStructures, index: int) -> bool:
     own = np.sort(data.structures[index].numbers)
     alike = [k for k, atoms in enumerate(data.structures) if np.array_equal(np.sort(atoms.numbers), own)]
     others = [_n_bonds(data.structures[k]) for k in spaced(np.array(alike), 20)]
-    return _n_bonds(data.structures[index]) > np.median(others)
+    return bool(_n_bonds(data.structures[index]) > np.median(others))
 
 
 def _n_bonds(atoms: Atoms) -> int:

@@ -67,9 +67,9 @@ def check_energies(data: LabelledStructures) -> Iterator[Finding]:
     spread = float(np.median(deviation[several])) if several.any() else 0.0
     outlying = np.flatnonzero(several & (deviation > ABSURD_RATIO * spread) & (deviation > 0.5))
     low = residual < np.median(residual)
-    outlying = [index for index in outlying.tolist() if not (low[index] and is_more_bonded(data, index))]
+    strange = [index for index in outlying.tolist() if not (low[index] and is_more_bonded(data, index))]
     message = "energies differ by more than 0.5 eV per atom from the value expected for the composition"
-    yield from findings("warning", "outlying_energies", message, data, outlying)
+    yield from findings("warning", "outlying_energies", message, data, strange)
 
 
 def _several_atoms(data: LabelledStructures) -> np.ndarray:
