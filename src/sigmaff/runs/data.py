@@ -51,7 +51,7 @@ def load_data(config: RunConfig, listener: Listener | None = None, *, skip_check
     What was checked when a run began is not checked again when it resumes.
     """
     structures = read_structures(config.data.source)
-    if not skip_checks and not _is_begun(config) and not _has_made(config):
+    if not skip_checks and not _is_begun(config):
         require_sound(structures, listener)
     split = _split(config, structures)
     if not len(split.validation):
@@ -111,10 +111,11 @@ def _split(config: RunConfig, structures: LabelledStructures) -> Split:
 
 
 def _is_begun(config: RunConfig) -> bool:
-    """Whether an earlier start of the run has split the same structures."""
+    """Whether an earlier start of the run has split the same structures, or an earlier version has begun it."""
     before = _kept(config)
-    now = (config.data, file_digest(config.data.source.path))
-    return before is not None and (before.data, before.data_sha256) == now
+    if before is None:
+        return _has_made(config)
+    return (before.data, before.data_sha256) == (config.data, file_digest(config.data.source.path))
 
 
 def _kept(config: RunConfig) -> SplitFile | None:
