@@ -27,7 +27,7 @@ TOLERANCE = 1e-3
 SMALL_VOLUME = 3.0
 """Å³ per atom of a periodic cell. Diamond, which is very dense, has 5.7."""
 
-BONDS = (0.8, 1.15)
+BONDS = (0.75, 1.15)
 """Distances of nearest neighbours in units of the sum of covalent radii: medians of data sets."""
 
 BOND = 1.3
