@@ -227,6 +227,23 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of a YAML file, by which an editor checks and completes it."""
+    found: dict[str, Any] = _with_any_of(model.model_json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+def _with_any_of(schema: Any) -> Any:
+    """Without "oneOf": where a name may be left out, several classes of a union can fit."""
+    if isinstance(schema, list):
+        return [_with_any_of(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    left_out = {"discriminator"} if "oneOf" in schema else set[str]()
+    kept = {key: value for key, value in schema.items() if key not in left_out}
+    return {"anyOf" if key == "oneOf" else key: _with_any_of(value) for key, value in kept.items()}
+
+
 def print_defaults(model: type[BaseModel]) -> str:
     """Every key with its default and description, as YAML to edit."""
     return "\n".join(_section(model, indent=0)) + "\n"

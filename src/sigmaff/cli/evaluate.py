@@ -16,6 +16,7 @@ from sigmaff.cli.options import (
     ModelArgument,
     OodOption,
     Reading,
+    SkipChecks,
     refuse_overwrites,
 )
 from sigmaff.cli.progress import console, progress, say
@@ -33,6 +34,7 @@ def evaluate(
     batch_size: BatchSize = 32,
     device: Device = "cpu",
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Compute the errors of a model on labelled structures, and metrics of its σ."""
     from sigmaff.cli.tables import groups_table, metrics_table, ood_table
@@ -41,7 +43,15 @@ def evaluate(
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
     known, other = reading.labelled(data), None if ood is None else reading.unlabelled(ood)
     with progress() as terminal:
-        summary = sf.evaluate(loaded, known, ood=other, forces_std=forces_std, batch_size=batch_size, listener=terminal)
+        summary = sf.evaluate(
+            loaded,
+            known,
+            ood=other,
+            forces_std=forces_std,
+            batch_size=batch_size,
+            listener=terminal,
+            skip_checks=skip_checks,
+        )
     if json_output is not None:
         write_json(json_output, summary, force=force)
     console.print(metrics_table(summary, title=str(data)))
@@ -65,6 +75,7 @@ def report(
     batch_size: BatchSize = 32,
     device: Device = "cpu",
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Write an HTML report on the errors and the σ of a model on labelled structures."""
     from sigmaff.api import evaluations
@@ -81,7 +92,7 @@ def report(
     models += [] if beside is None else [(_name(beside, model), sf.load(beside, device=device))]
     along = None
     with progress() as terminal:
-        found = evaluations(loaded, known, other, forces_std, batch_size, terminal)
+        found = evaluations(loaded, known, other, forces_std, batch_size, terminal, skip_checks)
         if steps is not None:
             along = follow_path(steps, models, forces_std=forces_std, batch_size=batch_size, listener=terminal)
     title = f"{model.stem} on {data.stem}"
@@ -106,13 +117,16 @@ def calibrate(
     output: Annotated[Path | None, typer.Option(help="model file to write; default: overwrite the model")] = None,
     device: Device = "cpu",
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Calibrate the σ of a model on held-out structures and save the calibration in the model file."""
     refuse_overwrites([output], force)
     loaded = sf.load(model, device=device)
     with progress() as terminal:
         structures = Reading(**context.obj).labelled(data)
-        fitted = sf.calibrate(loaded, structures, method=method, force_growth=force_growth, listener=terminal)
+        fitted = sf.calibrate(
+            loaded, structures, method=method, force_growth=force_growth, listener=terminal, skip_checks=skip_checks
+        )
     sf.save(loaded, output or model, force=output is None or force)
     for name, calibration in fitted._asdict().items():
         say(f"{name}: {'σ is raw, not calibrated' if calibration is None else calibration}")

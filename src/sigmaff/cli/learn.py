@@ -7,7 +7,17 @@ import typer
 from rich.table import Column
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigFile, Device, Force, ModelArgument, Reading, Seed, SetOption, refuse_overwrites
+from sigmaff.cli.options import (
+    ConfigFile,
+    Device,
+    Force,
+    ModelArgument,
+    Reading,
+    Seed,
+    SetOption,
+    SkipChecks,
+    refuse_overwrites,
+)
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import read_config, validated
 from sigmaff.errors import SigmaffError
@@ -26,13 +36,14 @@ def learn(
     force: Annotated[
         bool, typer.Option("--force", help="delete a campaign with other settings and start again")
     ] = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Run active learning: explore, select, label, train. Rerun the same command to resume."""
     from sigmaff.learning import CampaignConfig
 
     settings = read_config(CampaignConfig, config, set_ or [], {"output": output, "cluster.scheduler": scheduler})
     with progress() as terminal:
-        result = sf.learn(settings, listener=terminal, force=force)
+        result = sf.learn(settings, listener=terminal, force=force, skip_checks=skip_checks)
     _print_result(result)
 
 

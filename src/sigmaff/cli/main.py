@@ -13,6 +13,7 @@ from sigmaff.cli.audit import audit
 from sigmaff.cli.check import check, info
 from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
 from sigmaff.cli.guard import guard, guard_options
+from sigmaff.cli.init import init, schema
 from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md, md_options
 from sigmaff.cli.messages import in_flags
@@ -79,11 +80,11 @@ app = typer.Typer(
     cls=Commands,
     help="Molecular force fields that carry their own error bars.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 app.command(cls=reading_command("format", "energy_unit", "length_unit", "energy_key", "forces_key"))(check)
+app.command(cls=reading_command())(init)
 app.command()(train)
 app.command()(watch)
 app.command(cls=reading_command())(adopt)
@@ -98,6 +99,7 @@ app.command(cls=config_command(guard_options))(guard)
 app.command()(learn)
 app.command(cls=reading_command("format"))(select)
 app.command()(methods)
+app.command()(schema)
 app.command()(compare)
 app.command()(ensemble)
 app.command(cls=reading_command())(audit)

@@ -30,6 +30,7 @@ OodOption = Annotated[
 JsonOption = Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 Force = Annotated[bool, typer.Option("--force", help="overwrite existing files")]
+SkipChecks = Annotated[bool, typer.Option("--skip-checks", help="do not check the data first, as 'sigmaff check' does")]
 Seed = Annotated[int, typer.Option(min=0, help="random seed")]
 ForcesStd = Annotated[
     Literal["auto", "exact", "sampled", "energy", "none"],

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigFile, Force, SetOption, refuse_overwrites
+from sigmaff.cli.options import ConfigFile, Force, SetOption, SkipChecks, refuse_overwrites
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import print_defaults as defaults_text
 from sigmaff.config import read_config
@@ -24,6 +24,7 @@ def train(
         bool, typer.Option("--print-defaults", help="print every key with its default and exit")
     ] = False,
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Train, calibrate and test a model. Rerun the same command to resume."""
     from sigmaff.cli.tables import result_tables
@@ -38,7 +39,7 @@ def train(
     options = {"output": output, "seed": seed, "training.accelerator": device}
     settings = read_config(RunConfig, config, set_ or [], options)
     with progress() as terminal:
-        result = run(settings, terminal, force=force)
+        result = run(settings, terminal, force=force, skip_checks=skip_checks)
     if result is None:
         return
     if result.already_done:
@@ -85,6 +86,7 @@ def compare(
     set_: SetOption = None,
     output: Annotated[Path | None, typer.Option(help="directory of the comparison; overrides the file")] = None,
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
     from sigmaff.cli.tables import comparison_tables
@@ -94,7 +96,7 @@ def compare(
     require("a comparison", "jinja2", "matplotlib")
     settings = read_config(RunConfig, config, set_ or [], {"output": output})
     with progress() as terminal:
-        results = sf.compare(settings, methods or ["all"], listener=terminal, force=force)
+        results = sf.compare(settings, methods or ["all"], listener=terminal, force=force, skip_checks=skip_checks)
     if all(result.failed is not None for result in results):
         raise SigmaffError(f"{settings.output}: no method has a result, so no comparison is written; see above why")
     paths = write_comparison(settings.output, results)

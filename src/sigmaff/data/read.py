@@ -145,12 +145,27 @@ def _converted(contents: FileContents, source: DataSource) -> LabelledStructures
         groups=_groups(contents.structures, source.group_key),
         incomplete_labels=incomplete,
         partial_labels={label: converted[label] for label in incomplete},
+        units=_told_units(contents, source),
+        names=tuple(contents.found(0)),
     )
 
 
 def _groups(structures: Sequence[Atoms], key: str) -> tuple[str, ...] | None:
     named = [atoms.info.get(key) for atoms in structures]
     return None if all(name is None for name in named) else tuple(NO_GROUP if n is None else str(n) for n in named)
+
+
+def _told_units(contents: FileContents, source: DataSource) -> str:
+    """The units in which a file is read, and why, for people."""
+
+    def told(quantity: str, declared: str | None, own: str) -> str:
+        reason = "stated in the file" if own in contents.stated_units else "as declared" if declared else "assumed"
+        return f"{quantity} as {declared or own} ({reason})"
+
+    energy, length = source.energy_unit, source.length_unit
+    forces = f", forces as {source.forces_unit} (as declared)" if source.forces_unit else ""
+    texts = (told("energies", energy, contents.energy_unit), told("lengths", length, contents.length_unit))
+    return f"read {', '.join(texts)}{forces}; from here on eV and Å"
 
 
 def _scaled(atoms: Atoms, length: float) -> Atoms:

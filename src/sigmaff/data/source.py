@@ -3,7 +3,16 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from sigmaff.config import Settings
 from sigmaff.errors import ConfigError
@@ -58,6 +67,10 @@ class DataSource(Settings):
     @classmethod
     def _from_path(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str | Path) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
 
     @field_validator("energy_unit", "length_unit", "forces_unit")
     @classmethod

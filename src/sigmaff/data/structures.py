@@ -34,6 +34,8 @@ class LabelledStructures:
     incomplete_labels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # label: frames without it
     partial_labels: Mapping[str, tuple[float | FloatArray | None, ...]] = field(default_factory=dict)
     """labels that only some structures have; none of them is used, and files that are written keep them"""
+    units: str = ""  # in which the file was read, and why, for people
+    names: tuple[str, ...] = ()  # of all values that the first structure has in the file
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -52,7 +54,8 @@ class LabelledStructures:
     @property
     def elements(self) -> tuple[int, ...]:
         """Atomic numbers in the data, sorted."""
-        return tuple(sorted({int(number) for atoms in self.structures for number in set(atoms.numbers)}))
+        found = np.unique(np.concatenate([atoms.numbers for atoms in self.structures])) if self.structures else ()
+        return tuple(int(number) for number in found)
 
     def subset(self, indices: Iterable[int] | IndexArray) -> Self:
         """Select structures by index, in this order. Official splits are dropped: their indices would be wrong."""

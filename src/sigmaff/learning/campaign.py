@@ -35,7 +35,7 @@ from sigmaff.learning.labels import (
 )
 from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
 from sigmaff.learning.selection import Pick, in_window, largest_std, possible_method, replaced_method, select
-from sigmaff.learning.start import start_structures
+from sigmaff.learning.start import check_sources, start_structures
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures
@@ -66,18 +66,23 @@ class CampaignResult:
         return Directory(self.directory).round(len(self.rounds) - 1).model
 
 
-def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bool = False) -> CampaignResult:
+def learn(
+    config: CampaignConfig, listener: Listener | None = None, *, force: bool = False, skip_checks: bool = False
+) -> CampaignResult:
     """Run a campaign. Call it again with the same settings to resume it.
 
     Arguments:
         config: settings; ``config.output`` is the directory of the campaign.
         listener: progress callbacks; ``None`` is silent.
         force: remove a campaign in that directory and begin anew.
+        skip_checks: do not check the structures to start from and to test on first.
     """
     _require_packages(config)
     directory = Directory(config.output)
     try:
         with directory.folder.lock(), ExitStack() as stack:
+            if not skip_checks and (force or not directory.round(0).selected.exists()):
+                check_sources(config, listener)
             config = directory.claim(config, force=force)
             client = cache(lambda: stack.enter_context(workers(config.cluster)))
             return _Campaign(Context(config, listener or Listener(), client), directory).run()

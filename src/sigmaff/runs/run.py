@@ -53,6 +53,7 @@ def run(
     force: bool = False,
     make: Make = make_model,
     locked: bool = False,
+    skip_checks: bool = False,
 ) -> RunResult | None:
     """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
 
@@ -64,6 +65,7 @@ def run(
         force: replace the model of another run in that directory.
         make: makes the model; the default trains or solves it as ``config`` says.
         locked: whether the caller keeps other processes out of the directory already.
+        skip_checks: do not check the structures first.
 
     Returns ``None`` in the helper processes of a distributed training.
     """
@@ -82,17 +84,20 @@ def run(
             f"{config.training.max_epochs}; head, calibration and test follow anew"
         )
     with nullcontext() if locked or is_helper(config.training) else folder_lock(config.output, wait=False):
-        return _carry_out(config, listener, partial(make, force=force), force=force)
+        make = partial(make, force=force)
+        return _carry_out(config, listener, make, force=force, skip_checks=skip_checks)
 
 
-def _carry_out(config: RunConfig, listener: Listener, make: Make, *, force: bool) -> RunResult | None:
+def _carry_out(
+    config: RunConfig, listener: Listener, make: Make, *, force: bool, skip_checks: bool
+) -> RunResult | None:
     """All steps of a run that is not finished."""
     model_path = config.output / "model.sigmaff"
     if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(config.output / name, force)
     listener.stage(f"reading {', '.join(str(source.path) for source in config.data.sources)}")
-    data = load_data(config, listener)
+    data = load_data(config, listener, skip_checks=skip_checks)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
     _warn_of_few(config, len(data.validation), listener)
