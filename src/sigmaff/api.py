@@ -166,10 +166,13 @@ def calibrate(
         >>> print(forces.scale, forces.scale_error)  # factor on σ, and its standard error
     """
     listener = listener or Listener()
-    before, dataset = (model.calibrations, model.energy_force_std), _dataset(model, structures, listener)
+    before, dataset = (
+        (model.calibrations, model.energy_force_std, model.std_range),
+        _dataset(model, structures, listener),
+    )
     _, reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
     if model.calibrations == NO_CALIBRATIONS:
-        model.calibrations, model.energy_force_std = before
+        model.calibrations, model.energy_force_std, model.std_range = before
         raise DataError(f"{dataset.structures.source}: {next(iter(reasons.values()))}")
     return model.calibrations
 
@@ -323,7 +326,7 @@ def audit(
 
     listener, name = listener or Listener(), name or type(model).__name__
     own = model if isinstance(model, Model) else None
-    calculator = model if own is None else Calculator(own, forces_uncertainty="none")
+    calculator = model if own is None else Calculator(own, forces_uncertainty="none", warn_above=None)
     known, data = _audited_structures(own, structures, name, max_data)
     if own is not None and structures is not None:
         _warn_of_leakage(own, known, listener, name)
