@@ -166,10 +166,8 @@ def calibrate(
         >>> print(forces.scale, forces.scale_error)  # factor on σ, and its standard error
     """
     listener = listener or Listener()
-    before, dataset = (
-        (model.calibrations, model.energy_force_std, model.std_range),
-        _dataset(model, structures, listener),
-    )
+    before = (model.calibrations, model.energy_force_std, model.std_range)
+    dataset = _dataset(model, structures, listener)
     _, reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
     if model.calibrations == NO_CALIBRATIONS:
         model.calibrations, model.energy_force_std, model.std_range = before

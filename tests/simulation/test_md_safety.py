@@ -275,7 +275,7 @@ def columns_of(directory: Path) -> np.ndarray:
 
 def test_composition_is_named_where_energy_std_has_such_a_part(workspace: Workspace):
     """Water and ethanol determine no energy of methane; water they do."""
-    calculator = Calculator(sf.load(workspace.model), forces_uncertainty="none")
+    calculator = Calculator(sf.load(workspace.model), forces_uncertainty="none", warn_above=None)
     water, methane = (rattled(Atoms(formula, positions=positions)) for formula, positions in MOLECULES.items())
     for atoms in (water, methane):
         atoms.calc = calculator

@@ -39,8 +39,8 @@ class Calculator(AseCalculator):
     | ``forces_ensemble`` | (n_atoms, 3, n_members) | eV/Å, the same |
 
     A σ that the model does not estimate is absent, never zero. Where a σ leaves its range on the structures that the
-    model was calibrated on, the calculator warns once (``UncertaintyWarning``). The model is only read: several calculators may share
-    one, and a calculator can be deep-copied and pickled.
+    model was calibrated on, the calculator warns once (``UncertaintyWarning``). The model is only read: several
+    calculators may share one, and a calculator can be deep-copied and pickled.
     """
 
     name = "sigmaff"

@@ -20,10 +20,6 @@ from sigmaff.simulation.results import Results
 
 FACTOR = 2.0
 """Times the largest σ known: the limit without a promise. A limit by risk control is at most once the largest."""
-NO_RANGE = (
-    'the model does not record the range of its σ on held-out structures, so there is no limit "auto": sigmaff '
-    "calibrate records it; or give a limit on force σ in eV/Å"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +32,7 @@ class Limits:
 
 
 Above = float | Limits | Literal["auto"] | None
-"""A limit on σ: on force σ in eV/Å; on several σ; ``FACTOR`` times the largest of the model's calibration structures."""
+"""A limit on σ: on force σ in eV/Å; on several σ; ``FACTOR`` times the largest σ that the model was calibrated on."""
 
 Looked = Literal["forces", "energy", "atom"]
 NAMES: dict[Looked, tuple[str, str]] = {
@@ -83,25 +79,25 @@ def known_range(model: Predictor) -> StdRange | None:
     return model.std_range if isinstance(model, Model) else None
 
 
-def range_limits(known: StdRange) -> Limits:
+def range_limits(model: Predictor) -> Limits:
     """Where σ leaves its range on the structures that the model was calibrated on."""
+    if (known := known_range(model)) is None:
+        has_none = isinstance(model, Model) and model.kind is None
+        why = "gives no σ" if has_none else "does not record the range of its σ; sigmaff calibrate records it"
+        raise ConfigError(f"the model {why}: there is no limit auto; give --stop-above (stop_above) in eV/Å, or none")
     largest = {name: getattr(known, name) for name in NAMES}
     return Limits(**{name: FACTOR * found.largest for name, found in largest.items() if found is not None})
 
 
-def limits_of(name: str, above: Above, known: StdRange | None) -> Limits:
+def limits_of(name: str, above: Above, model: Predictor) -> Limits:
     """The limits that an argument of this name asks for."""
     if above is None:
         return Limits()
     if above == "auto":
-        if known is None:
-            raise ConfigError(f"{name}: {NO_RANGE}")
-        return range_limits(known)
+        return range_limits(model)
     limits = above if isinstance(above, Limits) else Limits(forces=above)
     if not all(limit is None or (isinstance(limit, float | int) and limit > 0) for limit in vars(limits).values()):
-        raise ConfigError(
-            f'{name} is {above!r}; it must be a number above 0 in eV/Å, "auto", limits on several σ, or None'
-        )
+        raise ConfigError(f'{name} is {above!r}; it must be a force σ above 0 in eV/Å, "auto", Limits, or None')
     return limits
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from sigmaff.errors import ConfigError
 from sigmaff.models.prediction import Predictor
+from sigmaff.models.std_range import StdRange
 from sigmaff.simulation.limits import (
     FACTOR,
     NAMES,
@@ -30,10 +31,8 @@ class Watch:
         self.known = known_range(model)
         self.given: set[Looked] = set()  # limits on σ that must be there
         self.is_range = {"stop": stop_above == "auto", "warn": warn_above == "auto"}
-        self.stop = self._limits("stop_above", stop_above)
-        self.warn_limits = (
-            Limits() if warn_above == "auto" and self.known is None else self._limits("warn_above", warn_above)
-        )
+        self.stop = self._limits("stop_above", stop_above, model)
+        self.warn_limits = self._limits("warn_above", _possible(warn_above, self.known), model)
         self.has_warned, self._warn = False, warn
 
     def look(self, results: Results) -> Reading | None:
@@ -48,23 +47,20 @@ class Watch:
 
     def words(self, above: Reading, what: str = "stop") -> str:
         """A σ above its limit, in one line."""
-        words = f"{above} is above {above.limit:.3g}"
-        if self.known is None:
-            return words
-        words += (
-            f", {FACTOR:g} times the largest of the {self.known.n_structures} calibration structures"
-            if self.is_range[what]
-            else ""
-        )
-        usual = getattr(self.known, above.of)
-        return (
-            words
-            if usual is None or not usual.median
-            else f"{words}, and {above.value / usual.median:.3g} times the usual"
-        )
+        words = [f"{above} is above {above.limit:.3g}"]
+        if self.known is not None and self.is_range[what]:
+            words.append(f"{FACTOR:g} times the largest of the {self.known.n_structures} calibration structures")
+        usual = None if self.known is None else getattr(self.known, above.of)
+        if usual is not None and usual.median > 0:
+            words.append(f"{above.value / usual.median:.3g} times the usual")
+        return ", ".join(words)
 
-    def _limits(self, name: str, above: Above) -> Limits:
-        limits = limits_of(name, above, self.known)
+    def _limits(self, name: str, above: Above, model: Predictor) -> Limits:
+        limits = limits_of(name, above, model)
         if above != "auto":
             self.given |= {key for key in NAMES if getattr(limits, key) is not None}
         return limits
+
+
+def _possible(warn_above: Above, known: StdRange | None) -> Above:
+    return None if warn_above == "auto" and known is None else warn_above
