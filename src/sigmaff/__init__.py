@@ -27,14 +27,13 @@ if TYPE_CHECKING:
         compare,
         evaluate,
         guard,
-        guarded,
         learn,
         load,
-        relax,
         run_md,
         save,
         train,
     )
+    from sigmaff.simulation import guarded, relax, stability
 
 __version__ = version("sigmaff")
 __all__ = [
@@ -55,6 +54,7 @@ __all__ = [
     "relax",
     "run_md",
     "save",
+    "stability",
     "train",
 ]
 
@@ -67,6 +67,7 @@ _LIGHTER = {
     "load": "sigmaff.models.file",
     "relax": "sigmaff.simulation",
     "save": "sigmaff.models.file",
+    "stability": "sigmaff.simulation",
 }
 """Names of ``sigmaff.api`` that another module gives without the rest."""
 

@@ -24,7 +24,7 @@ from sigmaff.models.prediction import NO_CALIBRATIONS, Calibrations, ForceStdMet
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import RunResult, run
-from sigmaff.simulation import Calculator, md
+from sigmaff.simulation import Calculator, guarded, md, relax, stability  # noqa: F401
 from sigmaff.simulation.md import GuardConfig, GuardResult, MDConfig, MDResult, Scores
 
 if TYPE_CHECKING:  # these import matplotlib

@@ -101,7 +101,7 @@ def test_a_status_names_the_std_that_is_nearest_to_its_limit():
     results["forces_uncertainty"] = np.full((2, 3), 0.1)
     [_, energy] = readings(results, Limits(forces=1.0, energy=0.04))
     assert nearest(readings(results, Limits(forces=1.0, energy=0.04))) == energy
-    assert note.text(1, 2, energy) == "1/2 running, energy σ ▆ 0.03 eV/atom"
+    assert note.text(1, 2, 0, energy) == "1/2 running, energy σ ▆ 0.03 eV/atom"
     assert nearest(readings(results, Limits())).of == "forces"
 
 

@@ -34,15 +34,18 @@ class Terminal(Listener):
         self.text = ""
         self.task: TaskID | None = None
         self.last_line = 0.0
+        self.unsaid = ""
 
     def __enter__(self) -> Self:
         self.progress.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._say()
         self.progress.stop()
 
     def stage(self, text: str) -> None:
+        self._say()
         self.text, self.task = text, None
         if not self.console.is_terminal:
             self.console.print(text, soft_wrap=True)
@@ -59,9 +62,17 @@ class Terminal(Listener):
             self.task = self.progress.add_task(self.text, total=total, note=note)
         self.progress.update(self.task, completed=done, total=total, note=note)
         now = time.monotonic()
-        if not self.console.is_terminal and (is_news or now - self.last_line > PLAIN_INTERVAL or done == total):
-            self.last_line = now
-            self.console.print(f"  {self.text}: {done}/{total} {note}".rstrip(), soft_wrap=True)
+        if not self.console.is_terminal:
+            self.unsaid = f"  {self.text}: {done}/{total} {note}".rstrip()
+            if is_news or now - self.last_line > PLAIN_INTERVAL or done == total:
+                self.last_line = now
+                self._say()
+
+    def _say(self) -> None:
+        """Print the last line of progress, if it was not: work may end before all is done."""
+        if self.unsaid:
+            self.console.print(self.unsaid, soft_wrap=True)
+        self.unsaid = ""
 
 
 def progress() -> Terminal:
