@@ -163,3 +163,31 @@ def test_other_positions_keep_the_pairs():
     graph = graph_of(CRYSTAL)
     moved: AtomicGraph = graph.with_positions(graph.positions + 1.0)
     torch.testing.assert_close(moved.pair_vectors(), graph.pair_vectors())
+
+
+HUGE = {
+    "far along one axis": ([[0, 0, 0], [0, 1, 0], [6e5, 0, 0]], None, "atom 2 is 6e\\+05 Å away"),
+    "far in a plane": ([[0, 0, 0], [0, 1, 0], [4e4, 4e4, 0]], None, "atom 2 is 4e\\+04 Å away"),
+    "beyond all numbers": ([[0, 0, 0], [0, 1, 0], [1e300, 0, 0]], None, "atom 2 is 1e\\+300 Å away"),
+    "far above a slab": ([[0, 0, 0], [0, 1, 0], [0, 0, 4e4]], ([5, 5, 5], [1, 1, 0]), "atom 2 is 4e\\+04 Å away"),
+    "many cells away": ([[0, 0, 0], [5e9, 0, 0]], ([5, 5, 5], [1, 1, 1]), "atom 1 is 1e\\+09 cells away"),
+    "flat cell": ([[0, 0, 0]], ([[10, 0, 0], [10, 1e-5, 0], [0, 0, 10]], [1, 1, 1]), "1e-05 Å wide along lattice"),
+}
+"""Structures on which the neighbour search died of a signal, or did not end within a minute."""
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_structures_that_the_search_does_not_survive_are_refused(name):
+    positions, periodic, message = HUGE[name]
+    cell, pbc = periodic or (None, False)
+    atoms = Atoms("H" * len(positions), positions=positions, cell=cell, pbc=pbc)
+    with pytest.raises(DataError, match=message):
+        build_graph(atoms, 5.0)
+
+
+def test_long_structures_and_far_cells_are_searched():
+    chain = Atoms("H4", positions=[[0, 0, 0], [1, 0, 0], [2e5, 0, 0], [2e5 + 1, 0, 0]])
+    assert build_graph(chain, 5.0).pair_index.tolist() == [[0, 2], [1, 3]]
+    crystal = Atoms("H2", positions=[[0, 0, 0], [5000 * 6.0 + 1.0, 0, 0]], cell=[6, 6, 6], pbc=True)
+    graph = build_graph(crystal, 2.0, torch.float64)
+    assert graph.pair_vectors().norm(dim=-1).tolist() == pytest.approx([1.0])

@@ -17,6 +17,8 @@ MAX_PAIRS = 10_000
 class GraphDataset:
     """All graphs of a data set in flat tensors; a batch gathers the rows of its structures.
 
+    ``graph`` holds all structures as one.
+
     Arguments:
         structures: eV and Å.
         cutoff: radius within which atoms are neighbours, Å.
@@ -30,7 +32,7 @@ class GraphDataset:
         self.structures = structures
         self.cutoff = cutoff
         graphs = [_graph(structures, index, cutoff, dtype) for index in range(len(structures))]
-        self._graph = batch_graphs(graphs)
+        self.graph = batch_graphs(graphs)
         self.n_atoms = torch.tensor([graph.n_atoms for graph in graphs])  # (n_structures,)
         self.n_pairs = torch.tensor([graph.pair_index.shape[1] for graph in graphs])  # (n_structures,)
         self._first_atom, self._first_pair = _starts(self.n_atoms), _starts(self.n_pairs)
@@ -44,7 +46,7 @@ class GraphDataset:
     @property
     def mean_neighbors(self) -> float:
         """Mean number of neighbours of an atom within the cutoff; each pair counts for both of its atoms."""
-        return 2.0 * self._graph.pair_index.shape[1] / self._graph.n_atoms
+        return 2.0 * self.graph.pair_index.shape[1] / self.graph.n_atoms
 
     def batch_size(self, at_most: int) -> int:
         """Number of structures to predict at once: no batch has more than MAX_PAIRS pairs; at least 1 structure."""
@@ -53,7 +55,7 @@ class GraphDataset:
     def batch(self, indices: Sequence[int] | IndexArray | Tensor) -> tuple[AtomicGraph, Labels]:
         """Return the structures at these indices as one graph, and their labels."""
         chosen = torch.as_tensor(indices, dtype=torch.int64)
-        everything = self._graph
+        everything = self.graph
         first_atom, n_atoms = self._first_atom[chosen], self.n_atoms[chosen]
         atoms, structure_index = _rows(first_atom, n_atoms)
         pairs, pair_structure = _rows(self._first_pair[chosen], self.n_pairs[chosen])

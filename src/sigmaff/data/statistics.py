@@ -10,6 +10,7 @@ from ase.data import chemical_symbols
 from scipy.linalg import null_space
 
 from sigmaff.data.dataset import GraphDataset
+from sigmaff.data.distances import Shortest, shortest_distances
 from sigmaff.data.structures import FloatArray, LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 
@@ -33,6 +34,8 @@ class DatasetStatistics:
     """eV; σ of the reference energies along these directions, and of elements that are not in the training set. It is
     the energy per atom that had to be shared out among the elements without evidence: above given references, or all of
     it where references are fitted. ``None``: not known (a model of an earlier version, or no energies)."""
+    shortest_distances: Shortest | None = None
+    """Of pairs of elements in the training set, (z, z', Å) with z ≤ z'. ``None``: not known (an earlier version)."""
 
     @property
     def compositions(self) -> str:
@@ -78,6 +81,7 @@ def compute_statistics(dataset: GraphDataset, reference: ReferenceEnergies = "le
         n_structures=len(structures),
         open_compositions=open_compositions(structures),
         reference_std=_reference_std(structures, None if reference == "least_squares" else references),
+        shortest_distances=shortest_distances(dataset),
     )
 
 

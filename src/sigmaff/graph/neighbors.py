@@ -11,6 +11,12 @@ IndexArray = npt.NDArray[np.int64]
 
 MIN_DISTANCE = 0.1
 """Å. Two atoms closer than this are an error in the input."""
+MAX_CELLS = 100_000
+"""Into which the search divides space; it does not survive if this leaves less than one along an axis."""
+MAX_OPEN_CELLS = 1000
+"""Along an axis that is not periodic beside others that are: the time of the search grows with their square."""
+MAX_IMAGES = 100
+"""Images of a cell along a lattice vector that reach into it."""
 
 
 def neighbor_pairs(
@@ -41,6 +47,7 @@ def neighbor_pairs(
         box = _checked_cell(np.asarray(cell, dtype=np.float64), np.asarray(periodic, dtype=bool))
     if len(positions) == 0:
         return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3))
+    _check_size(positions, box, periodic, cutoff)
     search = NeighborList(cutoff=cutoff, full_list=False, n_threads=1)
     first, second, shift, distance = search.compute(points=positions, box=box, periodic=periodic, quantities="ijSd")
     if len(distance) and distance.min() < MIN_DISTANCE:
@@ -51,6 +58,34 @@ def neighbor_pairs(
         )
     pair_index, shift = _ordered(np.stack([first, second]).astype(np.int64), shift.astype(np.int64), len(positions))
     return pair_index, shift @ box
+
+
+def _check_size(positions: FloatArray, box: FloatArray, periodic: npt.NDArray[np.bool_], cutoff: float) -> None:
+    """Refuse what the search would crash on or not end with: atoms far from the others, cells of almost no width."""
+    widths, away = np.ptp(positions, axis=0), np.abs(positions - np.median(positions, axis=0))  # Å
+    if periodic.any():
+        normals = np.linalg.inv(box)  # columns, of length 1 / width
+        of_cell, cells = 1.0 / np.linalg.norm(normals, axis=0), positions @ normals
+        for axis in np.flatnonzero(periodic & (of_cell * MAX_IMAGES < cutoff)):
+            raise DataError(
+                f"the cell is {of_cell[axis]:.3g} Å wide along lattice vector {axis}, too narrow for a cutoff of "
+                f"{cutoff:g} Å; correct the cell, or reduce it (ase.geometry.minkowski_reduce)"
+            )
+        most = (2**62 / len(positions) ** 2) ** (1 / 3) / 6  # numbers of pairs and images fit 64 bits
+        if (far := (np.abs(cells) > most) & periodic).any():
+            atom = int(np.argwhere(far)[0, 0])
+            where = f"{np.abs(cells[atom] * periodic).max():.3g} cells away from its own"
+            raise DataError(f"atom {atom} is {where}; wrap the positions")
+        widths = np.where(periodic, of_cell, np.ptp(cells, axis=0) * of_cell)
+        away = np.abs(cells - np.median(cells, axis=0)) * of_cell * ~periodic
+    n_cells = np.clip(np.floor(widths / cutoff), 1.0, 1e9)
+    is_thin = n_cells.min() * min(1.0, np.cbrt(MAX_CELLS / n_cells.prod())) < 1.0
+    if is_thin or (periodic.any() and (n_cells * ~periodic).max() > MAX_OPEN_CELLS):
+        atom = int(away.max(1).argmax())
+        raise DataError(
+            f"the structure is {widths.max():.3g} Å long, too long and thin for the neighbour search; atom {atom} is "
+            f"{away[atom].max():.3g} Å away from the others: correct its position"
+        )
 
 
 def _ordered(pair_index: IndexArray, shift: IndexArray, n_atoms: int) -> tuple[IndexArray, IndexArray]:

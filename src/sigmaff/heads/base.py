@@ -126,8 +126,8 @@ FORMER_DEFAULTS = {
     "head_training.likelihood_unit": "normalised",
 }
 """Of settings whose default is another now, or which are new: a run that began with them keeps them."""
-SAMPLING = ("model.head.n_samples", "model.head.draws")
-"""Settings that decide how force σ is sampled and nothing of how a model is made: with others, its run resumes."""
+UNTRAINED = ("model.head.n_samples", "model.head.draws", "model.repulsion")
+"""Settings of predictions that decide nothing of how a model is trained: with others, its run resumes."""
 
 
 class SampledHeadSettings(HeadSettings):

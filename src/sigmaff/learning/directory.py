@@ -16,7 +16,7 @@ from sigmaff.config import with_unnamed
 from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
 from sigmaff.heads import LNKConfig
-from sigmaff.heads.base import FORMER_DEFAULTS, SAMPLING
+from sigmaff.heads.base import FORMER_DEFAULTS, UNTRAINED
 from sigmaff.learning.config import FREE, CampaignConfig, SelectConfig
 from sigmaff.models.adopt import network_file
 from sigmaff.progress import Listener
@@ -98,7 +98,7 @@ class CampaignFile(RunFile):
     ended: str | None = None  # why it is over
 
     def identity(self) -> dict[str, Any]:
-        decisive = {name: value for name, value in self.settings.items() if name not in SAMPLING}
+        decisive = {name: value for name, value in self.settings.items() if name not in UNTRAINED}
         return decisive | self.files
 
 

@@ -67,6 +67,9 @@ class Part(BaseModel):
         directions = statistics.open_compositions
         if any(len(d) != len(elements) or not all(map(math.isfinite, d)) for d in directions):
             raise ValueError("open compositions are not one finite number for each element")
+        for *pair, length in statistics.shortest_distances or ():
+            if not set(pair) <= set(elements) or not 0 <= length < math.inf:
+                raise ValueError(f"the shortest distance of {pair} is {length}")
         if statistics.reference_std is not None and not 0 <= statistics.reference_std < math.inf:
             raise ValueError("σ of reference energies is not a finite number of at least 0")
         return statistics

@@ -19,6 +19,7 @@ from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConf
 from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
+from sigmaff.models.repulsion import Repelled, Repulsion
 
 
 class PotentialConfig(Settings):
@@ -26,10 +27,14 @@ class PotentialConfig(Settings):
 
     backbone: BackboneConfig = Field(default=SchNetConfig(), description="the network that embeds atoms")
     head: HeadConfig = Field(default=LNKConfig(), description="the readout of energies and their σ")
+    repulsion: bool = Field(
+        default=True,
+        description="ZBL repulsion of atoms that are nearer than any bond and than any two in the training set",
+    )
 
 
 class Potential(Model):
-    """E = Σ_i E₀(z_i) + scale · Σ_i head(backbone(graph))_i, F = −∂E/∂positions.
+    """E = Σ_i E₀(z_i) + repulsion + scale · Σ_i head(backbone(graph))_i, F = −∂E/∂positions.
 
     An adopted network adds its own energy to this: the head learns the difference.
     The network runs in its own precision (float32 unless cast with ``set_precision``); reference energies and the
@@ -58,6 +63,8 @@ class Potential(Model):
         self.head_embedding = embedding
         self.head = build_head(config.head, embedding, statistics.elements)
         self._references = _reference_table(statistics)
+        shortest = statistics.shortest_distances
+        self.repulsion = Repulsion(shortest) if config.repulsion and shortest is not None else None
         self._anchor: Tensor
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
 
@@ -168,18 +175,27 @@ class Potential(Model):
         """The derivative of the energy by strain that these stresses (eV/Å³) stand for, as the network sees it."""
         if graph.cell is None:
             raise DataError("a stress belongs to a periodic cell; these structures have none")
-        return (stress * torch.linalg.det(graph.cell).abs()[:, None, None] / self.statistics.scale).to(self.dtype)
+        virial = stress * torch.linalg.det(graph.cell).abs()[:, None, None]
+        if (repelled := self._repelled(graph)) is not None:
+            virial = virial - repelled.virial
+        return (virial / self.statistics.scale).to(self.dtype)
 
     def normalised_targets(self, graph: AtomicGraph, labels: Labels) -> tuple[Tensor | None, Tensor | None]:
-        """Energies and forces as the network sees them; references are subtracted in float64."""
+        """Energies and forces as the network sees them; references and repulsion are subtracted in float64."""
         energy = forces = None
+        repelled = self._repelled(graph)
         if labels.energy is not None:
             self._require_known(graph)
-            references = _summed(self._node_references(graph), graph)
-            energy = ((labels.energy - references) / self.statistics.scale).to(self.dtype)
+            known = _summed(self._node_references(graph), graph)
+            known = known if repelled is None else known + repelled.energy
+            energy = ((labels.energy - known) / self.statistics.scale).to(self.dtype)
         if labels.forces is not None:
-            forces = (labels.forces / self.statistics.scale).to(self.dtype)
+            forces = labels.forces if repelled is None else labels.forces - repelled.forces
+            forces = (forces / self.statistics.scale).to(self.dtype)
         return energy, forces
+
+    def _repelled(self, graph: AtomicGraph) -> Repelled | None:
+        return None if self.repulsion is None else self.repulsion(graph)
 
     def compute(
         self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
@@ -230,7 +246,7 @@ class Potential(Model):
         else:
             node_energy = references + scale * distribution.node_mean.double()
             energy = _summed(node_energy, graph)
-        return Prediction(
+        prediction = Prediction(
             energy=energy,
             forces=scale * forces,
             node_energy=node_energy,
@@ -239,6 +255,9 @@ class Potential(Model):
             stress=None if virial is None or graph.cell is None else scale * virial / _volume(graph.cell, virial.dtype),
             provenance=Provenance(method=self.head.method, kind=self.head.kind, covariance=self.head.covariance),
         )
+        if (repelled := self._repelled(graph)) is None:
+            return prediction
+        return repelled.added_to(prediction, None if graph.cell is None else _volume(graph.cell, torch.float64))
 
     def derivatives(self, graph: AtomicGraph) -> tuple[EnergyDistribution, Tensor, Tensor, Tensor | None]:
         """Distribution, embeddings, forces, and the derivative by strain of the energy of periodic structures."""

@@ -19,7 +19,7 @@ from sigmaff.config import with_unnamed
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ModelFileError
 from sigmaff.files import atomic_write, digest, flatten
-from sigmaff.heads.base import FORMER_DEFAULTS, SAMPLING
+from sigmaff.heads.base import FORMER_DEFAULTS, UNTRAINED
 from sigmaff.models import Potential
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
@@ -107,12 +107,12 @@ def identify(
 
 
 def _trained(identity: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in identity.items() if name not in SAMPLING}
+    return {name: value for name, value in identity.items() if name not in UNTRAINED}
 
 
 def _constants(statistics: DatasetStatistics) -> dict[str, Any]:
     """Without what follows from the training set alone and was added after version 0.1.0."""
-    added = ("open_compositions", "reference_std")
+    added = ("open_compositions", "reference_std", "shortest_distances")
     return {name: value for name, value in asdict(statistics).items() if name not in added}
 
 
