@@ -21,8 +21,7 @@ from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation.stability import Stability, StabilityRun
 from sigmaff.inputs import Structures, settings_of, spaced, structures_of
-from sigmaff.models import Model
-from sigmaff.models.prediction import ForceStdMethod
+from sigmaff.models.prediction import ForceStdMethod, Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.limits import FACTOR, NAMES, Limits, range_limits
 from sigmaff.simulation.md.config import MDConfig
@@ -62,7 +61,7 @@ class StabilityConfig(Settings):
 
 
 def stability(
-    model: Model,
+    model: Predictor,
     structures: Structures,
     config: StabilityConfig | Mapping[str, Any] | Path | str | None = None,
     *,
@@ -153,7 +152,7 @@ def _dynamics(settings: StabilityConfig, temperature: float, limits: Limits) -> 
     )
 
 
-def _starts(structures: LabelledStructures, model: Model, config: MDConfig, n: int) -> LabelledStructures:
+def _starts(structures: LabelledStructures, model: Predictor, config: MDConfig, n: int) -> LabelledStructures:
     """Evenly spaced ones of those that can move."""
     problems = [start_problem(atoms, model, config) for atoms in structures.structures]
     able = [index for index, problem in enumerate(problems) if problem is None]
