@@ -221,12 +221,12 @@ def test_a_band_stops_at_the_first_step_outside(shared: bool, model: Model, star
         return neb, BFGS(neb, logfile=None, maxstep=0.1)
 
     free, optimizer = band()
-    steps = [[image.copy() for image in free.images] for _ in optimizer.irun(fmax=0.05, steps=5)]
+    steps = [[image.copy() for image in free.images] for _ in optimizer.irun(fmax=0.05, steps=4)]
     values = [max(std["energy"] for std in stds_of(model, images[1:-1])) for images in steps]
     limit = 1.01 * max(values[:2])  # eV/atom
     first = next(index for index, value in enumerate(values) if value > limit)
     neb, optimizer = band()
-    outcome = sf.guarded(optimizer, stop_above=Limits(energy=limit)).run(fmax=0.05, steps=5)
+    outcome = sf.guarded(optimizer, stop_above=Limits(energy=limit)).run(fmax=0.05, steps=4)
     assert (outcome.ending, outcome.step) == ("crossing", first - 1)
     assert outcome.message.startswith(f"step {first}: image ")
     for image, expected in zip(neb.images, steps[first - 1], strict=True):
