@@ -23,7 +23,10 @@ from sigmaff.progress import Collecting
 
 pytest_plugins = ["cli_fixtures"]
 
-FUNCTIONS = ("audit", "calibrate", "compare", "evaluate", "guard", "learn", "run_md", "train")
+FUNCTIONS = (
+    *("audit", "calibrate", "compare", "evaluate", "guard", "guarded"),
+    *("learn", "relax", "run_md", "stability", "train"),
+)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         save,
         train,
     )
+    from sigmaff.simulation import guarded, relax, stability
 
 __version__ = version("sigmaff")
 __all__ = [
@@ -47,10 +48,13 @@ __all__ = [
     "compare",
     "evaluate",
     "guard",
+    "guarded",
     "learn",
     "load",
+    "relax",
     "run_md",
     "save",
+    "stability",
     "train",
 ]
 
@@ -59,8 +63,11 @@ _LIGHTER = {
     "Listener": "sigmaff.progress",
     "Model": "sigmaff.models",
     "Potential": "sigmaff.models",
+    "guarded": "sigmaff.simulation",
     "load": "sigmaff.models.file",
+    "relax": "sigmaff.simulation",
     "save": "sigmaff.models.file",
+    "stability": "sigmaff.simulation",
 }
 """Names of ``sigmaff.api`` that another module gives without the rest."""
 

@@ -33,7 +33,7 @@ from sigmaff.models.prediction import NO_CALIBRATIONS, Calibrations, ForceStdMet
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import RunResult, run
-from sigmaff.simulation import Calculator, md
+from sigmaff.simulation import Calculator, guarded, md, relax, stability  # noqa: F401
 from sigmaff.simulation.md import GuardConfig, GuardResult, MDConfig, MDResult, Scores
 
 if TYPE_CHECKING:  # these import matplotlib
@@ -183,10 +183,10 @@ def calibrate(
     """
     listener = listener or Listener()
     dataset = dataset_of(model, structures, listener, skip_checks=skip_checks)
-    before = (model.calibrations, model.energy_force_std)
+    before = (model.calibrations, model.energy_force_std, model.std_range)
     _, reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
     if model.calibrations == NO_CALIBRATIONS:
-        model.calibrations, model.energy_force_std = before
+        model.calibrations, model.energy_force_std, model.std_range = before
         raise DataError(f"{dataset.structures.source}: {next(iter(reasons.values()))}")
     return model.calibrations
 
@@ -343,7 +343,7 @@ def audit(
 
     listener, name = listener or Listener(), name or type(model).__name__
     own = model if isinstance(model, Model) else None
-    calculator = model if own is None else Calculator(own, forces_uncertainty="none")
+    calculator = model if own is None else Calculator(own, forces_uncertainty="none", warn_above=None)
     known, data = audited_structures(own, structures, name, max_data)
     if own is not None and structures is not None:
         warn_of_leakage(own, known, listener, name)

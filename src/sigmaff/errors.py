@@ -13,6 +13,14 @@ class ConfigError(SigmaffError):
     """Invalid configuration."""
 
 
+class UncertaintyError(SigmaffError):
+    """A σ of a structure is above the limit that it should stop at."""
+
+
+class UncertaintyWarning(UserWarning):
+    """A σ of a structure is above the limit that it should warn of."""
+
+
 class ModelFileError(SigmaffError):
     """The model file is damaged, not a model file, or written by a newer version."""
 

@@ -16,6 +16,7 @@ from calculator_case import LNK_CONFIG, build_potential, ethanol, water_crystal
 from md_case import SITES, WAYS, Wells, at_sites, changed, columns, final_state, name_of
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import DeterministicConfig
+from sigmaff.progress import Listener
 from sigmaff.simulation import Calculator
 from sigmaff.simulation.md import MDConfig, MDResult, run_md
 from sigmaff.simulation.md.integrator import redrawn_momenta, temperature_of
@@ -289,3 +290,25 @@ def test_auto_needs_calibration_structures(tmp_path: Path):
 def test_settings_that_contradict_each_other(settings: dict[str, object], message: str):
     with pytest.raises(ValidationError, match=message):
         MDConfig.model_validate(settings)
+
+
+def test_progress_ends_where_the_run_ends(tmp_path: Path):
+    """Not at the last step that was asked for."""
+    listener = Notes()
+    result = run_md(Wells(), [at_sites()], MDConfig(steps=200, stop_above=0.5), tmp_path / "run", listener)
+    [record] = result.records
+    assert record.ending == "crossing"
+    assert listener.last[:2] == (record.ended_at, 200)
+    assert listener.last[2].startswith("0/1 running, 1 stopped, force σ")
+    run_md(Wells(), [at_sites()], MDConfig(steps=3), tmp_path / "whole", listener)
+    assert listener.last[:2] == (3, 3)
+    assert listener.last[2].startswith("0/1 running, force σ")
+
+
+class Notes(Listener):
+    """Keeps the last progress."""
+
+    last = (0, 0, "")
+
+    def advance(self, done: int, total: int, note: str = "") -> None:
+        self.last = (done, total, note)

@@ -101,7 +101,7 @@ def test_a_status_names_the_std_that_is_nearest_to_its_limit():
     results["forces_uncertainty"] = np.full((2, 3), 0.1)
     [_, energy] = readings(results, Limits(forces=1.0, energy=0.04))
     assert nearest(readings(results, Limits(forces=1.0, energy=0.04))) == energy
-    assert note.text(1, 2, energy) == "1/2 running, energy σ ▆ 0.03 eV/atom"
+    assert note.text(1, 2, 0, energy) == "1/2 running, energy σ ▆ 0.03 eV/atom"
     assert nearest(readings(results, Limits())).of == "forces"
 
 
@@ -275,7 +275,7 @@ def columns_of(directory: Path) -> np.ndarray:
 
 def test_composition_is_named_where_energy_std_has_such_a_part(workspace: Workspace):
     """Water and ethanol determine no energy of methane; water they do."""
-    calculator = Calculator(sf.load(workspace.model), forces_uncertainty="none")
+    calculator = Calculator(sf.load(workspace.model), forces_uncertainty="none", warn_above=None)
     water, methane = (rattled(Atoms(formula, positions=positions)) for formula, positions in MOLECULES.items())
     for atoms in (water, methane):
         atoms.calc = calculator

@@ -20,6 +20,7 @@ from sigmaff.cli.options import (
     refuse_overwrites,
 )
 from sigmaff.cli.progress import console, progress, say
+from sigmaff.cli.stability import MdOption, Picoseconds, Starts, Temperature, stability_table, stability_test
 from sigmaff.errors import ConfigError
 from sigmaff.files import write_json
 
@@ -29,6 +30,10 @@ def evaluate(
     model: ModelArgument,
     data: DataArgument,
     ood: OodOption = None,
+    md: MdOption = None,
+    temperature: Temperature = None,
+    picoseconds: Picoseconds = 2.0,
+    starts: Starts = 5,
     json_output: JsonOption = None,
     forces_std: ForcesStd = "auto",
     batch_size: BatchSize = 32,
@@ -52,13 +57,17 @@ def evaluate(
             listener=terminal,
             skip_checks=skip_checks,
         )
+        stable = stability_test(loaded, reading.unlabelled(data), md, temperature, picoseconds, starts, terminal)
     if json_output is not None:
-        write_json(json_output, summary, force=force)
+        more = {} if stable is None else {"stability": stable.to_dict()}
+        write_json(json_output, summary | more, force=force)
     console.print(metrics_table(summary, title=str(data)))
     if "groups" in summary:
         console.print(groups_table(summary["groups"]))
     if ood is not None:
         console.print(ood_table(summary, str(ood)))
+    if stable is not None:
+        console.print(stability_table(stable))
 
 
 def report(
@@ -71,6 +80,10 @@ def report(
         Path | None, typer.Option(help="structures in order, such as a bond scan, to show energies along")
     ] = None,
     beside: Annotated[Path | None, typer.Option(help="another model, to show its σ along the path as well")] = None,
+    md: MdOption = None,
+    temperature: Temperature = None,
+    picoseconds: Picoseconds = 2.0,
+    starts: Starts = 5,
     forces_std: ForcesStd = "auto",
     batch_size: BatchSize = 32,
     device: Device = "cpu",
@@ -95,8 +108,9 @@ def report(
         found = evaluations(loaded, known, other, forces_std, batch_size, terminal, skip_checks)
         if steps is not None:
             along = follow_path(steps, models, forces_std=forces_std, batch_size=batch_size, listener=terminal)
-    title = f"{model.stem} on {data.stem}"
-    write_report(output, *found, title=title, model_info=model_facts(loaded), along=along, force=force)
+        stable = stability_test(loaded, reading.unlabelled(data), md, temperature, picoseconds, starts, terminal)
+    title, facts = f"{model.stem} on {data.stem}", model_facts(loaded)
+    write_report(output, *found, title=title, model_info=facts, along=along, stability=stable, force=force)
     say(f"report: {output}")
 
 

@@ -19,6 +19,7 @@ from sigmaff.cli.md import md, md_options
 from sigmaff.cli.messages import in_flags
 from sigmaff.cli.options import config_command, reading_command
 from sigmaff.cli.progress import errors, say
+from sigmaff.cli.relax import relax, relax_options
 from sigmaff.cli.train import compare, demo, ensemble, methods, train
 from sigmaff.cli.watch import watch
 from sigmaff.errors import SigmaffError
@@ -96,6 +97,7 @@ app.command(cls=reading_command())(report)
 app.command()(info)
 app.command(cls=config_command(md_options))(md)
 app.command(cls=config_command(guard_options))(guard)
+app.command(cls=config_command(relax_options))(relax)
 app.command()(learn)
 app.command(cls=reading_command("format"))(select)
 app.command()(methods)

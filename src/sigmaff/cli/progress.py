@@ -52,15 +52,18 @@ class Terminal(Listener):
         self.task: TaskID | None = None
         self.pace = Pace()
         self.last_line = 0.0
+        self.unsaid = ""
 
     def __enter__(self) -> Self:
         self.progress.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._say()
         self.progress.stop()
 
     def stage(self, text: str) -> None:
+        self._say()
         self.text, self.task, self.pace = text, None, Pace()
         if not self.console.is_terminal:
             self.console.print(text, soft_wrap=True)
@@ -78,10 +81,18 @@ class Terminal(Listener):
         if self.task is None:
             self.task = self.progress.add_task(self.text, total=total, note=note, left=left)
         self.progress.update(self.task, completed=done, total=total, note=note, left=left)
-        if not self.console.is_terminal and (is_news or now - self.last_line > PLAIN_INTERVAL or done == total):
-            self.last_line = now
+        if not self.console.is_terminal:
             parts = filter(None, [f"{done}/{total}", left, note])
-            self.console.print(f"  {self.text}: {', '.join(parts)}", soft_wrap=True)
+            self.unsaid = f"  {self.text}: {', '.join(parts)}"
+            if is_news or now - self.last_line > PLAIN_INTERVAL or done == total:
+                self.last_line = now
+                self._say()
+
+    def _say(self) -> None:
+        """Print the last line of progress, if it was not: work may end before all is done."""
+        if self.unsaid:
+            self.console.print(self.unsaid, soft_wrap=True)
+        self.unsaid = ""
 
     def _left(self, done: int, total: int) -> str:
         """The time that the stage has taken if it is done, else that which is left."""

@@ -162,6 +162,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
         "trained on": f"{statistics.n_structures} structures",
         **{f"{name} σ": _calibration(found) for name, found in header.calibrations._asdict().items()},
         **({} if header.energy_force_std is None else {"force σ from energy σ": str(header.energy_force_std)}),
+        "range of σ": "not recorded: sigmaff calibrate does" if header.std_range is None else str(header.std_range),
         "made": f"{record.date or 'date unknown,'} by sigmaff {header.library_version}",
     }
     metrics = record.metrics or {}

@@ -18,6 +18,7 @@ from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibrate import calibrate_evaluation, energy_force_std
 from sigmaff.evaluation.calibration import CalibrationMethod
 from sigmaff.evaluation.evaluate import Evaluation, evaluate
+from sigmaff.evaluation.std_range import std_range
 from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.models.prediction import Quantity
@@ -53,7 +54,9 @@ def calibrate(
     for reason in dict.fromkeys(reasons.values()):
         quantities = " and ".join(quantity for quantity, other in reasons.items() if other == reason)
         listener.warn(f"σ of {quantities} is raw, not calibrated: {reason}")
-    return Calibrated(evaluation.with_calibrations(model.calibrations), reasons)
+    evaluation = evaluation.with_calibrations(model.calibrations)
+    model.std_range = std_range(evaluation)
+    return Calibrated(evaluation, reasons)
 
 
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:

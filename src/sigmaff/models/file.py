@@ -28,6 +28,7 @@ from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
 from sigmaff.models.record import RunRecord
+from sigmaff.models.std_range import StdRange
 
 FORMAT_VERSION = 6
 """6: a digest, and every setting named; a new setting needs a new version, and its value in older ones a line in
@@ -93,6 +94,7 @@ class Header(Part):
     forces_calibration: Calibration | None
     stress_calibration: Calibration | None = None  # files up to format 3 have none: their stress σ is raw
     energy_force_std: EnergyForceStd | None = None  # files up to format 4 have none
+    std_range: StdRange | None = None  # None: a model that was not calibrated, or by a version that did not record it
     record: Annotated[RunRecord, BeforeValidator(_readable)]
     mc_dropout: MonteCarloDropoutConfig | None = None
     other_members: list[Part] = Field(default=[], max_length=MAX_MEMBERS - 1)  # of an ensemble, after the first
@@ -162,6 +164,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         forces_calibration=model.forces_calibration,
         stress_calibration=model.stress_calibration,
         energy_force_std=model.energy_force_std,
+        std_range=model.std_range,
         record=model.record,
         mc_dropout=model.config if isinstance(model, MonteCarloDropout) else None,
         other_members=others,
@@ -182,7 +185,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.calibrations = header.calibrations
-    model.energy_force_std = header.energy_force_std
+    model.energy_force_std, model.std_range = header.energy_force_std, header.std_range
     model.record, model.file = header.record, path
     return _moved(model, device).eval().requires_grad_(False)
 

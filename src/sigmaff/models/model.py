@@ -30,6 +30,7 @@ from sigmaff.models.prediction import (
     warn_of_undetermined,
 )
 from sigmaff.models.record import RunRecord
+from sigmaff.models.std_range import StdRange
 
 if TYPE_CHECKING:
     from sigmaff.models.potential import Potential
@@ -47,6 +48,7 @@ class Model(nn.Module, ABC):
         self.forces_calibration: Calibration | None = None
         self.stress_calibration: Calibration | None = None
         self.energy_force_std: EnergyForceStd | None = None
+        self.std_range: StdRange | None = None  # of reported σ on held-out structures
         self.record = RunRecord()
         self.file: Path | None = None  # that it was read from
 
@@ -88,7 +90,9 @@ class Model(nn.Module, ABC):
 
     @calibrations.setter
     def calibrations(self, fitted: Calibrations) -> None:
+        """The range of σ is that of the former ones, and is dropped."""
         self.energy_calibration, self.forces_calibration, self.stress_calibration = fitted
+        self.std_range = None
 
     @property
     def n_parameters(self) -> int:

@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.stability import Stability
 from sigmaff.evaluation.summary import summarize
 from sigmaff.files import refuse_overwrite
 from sigmaff.report.page import write_page
 from sigmaff.report.path import EnergyPath, path_section
 from sigmaff.report.sections import all_sections
+from sigmaff.report.stability import stability_section
 from sigmaff.report.tables import group_rows, key_figures, meaning_of_std, timing_table, verdict
 from sigmaff.report.viewer import MAX_ATOMS, viewer_data
 
@@ -22,14 +24,15 @@ def write_report(
     title: str,
     model_info: Mapping[str, object],
     along: EnergyPath | None = None,
+    stability: Stability | None = None,
     timings: Mapping[str, float] | None = None,
     force: bool = False,
 ) -> None:
     """Write the report of an evaluation, and of one out of distribution (``ood``), to ``path``.
 
     ``model_info`` is shown as it is, mappings in it as nested tables; ``along`` is a path of structures
-    (``follow_path``); ``timings`` are in seconds. An existing file is replaced only with ``force``; the file is written
-    whole or not at all.
+    (``follow_path``); ``stability`` is a stability test; ``timings`` are in seconds. An existing file is replaced only
+    with ``force``; the file is written whole or not at all.
     """
     refuse_overwrite(Path(path), force)
     summary, of_ood = summarize(evaluation, ood), None if ood is None else summarize(ood)
@@ -41,7 +44,11 @@ def write_report(
         "has_ood": ood is not None,
         "groups": key_figures(summary, of_ood),
         "by_group": group_rows(evaluation),
-        "sections": [*([] if along is None else [path_section(along)]), *all_sections(evaluation, ood)],
+        "sections": [
+            *([] if stability is None else [stability_section(stability)]),
+            *([] if along is None else [path_section(along)]),
+            *all_sections(evaluation, ood),
+        ],
         "viewer": viewer_data(evaluation, ood),
         "no_viewer": _no_viewer(evaluation),
         "meaning": meaning_of_std(evaluation),

@@ -28,6 +28,7 @@ class Section(NamedTuple):
     lead: str
     cards: Sequence[Card]
     remarks: Sequence[str]
+    rows: Sequence[Sequence[str]] = ()  # of a table, its header first
 
 
 def card(name: str, panel: Panel, caption: str) -> Card:

@@ -1,5 +1,6 @@
 """The ASE calculator of a model: energy, forces, stress, and σ beside them."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -12,12 +13,14 @@ from ase.outputs import Properties, all_outputs
 from torch import nn
 
 from sigmaff.data import other_state
-from sigmaff.errors import ConfigError, DataError
+from sigmaff.errors import ConfigError, DataError, UncertaintyError, UncertaintyWarning
 from sigmaff.graph import build_graph
 from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.models.prediction import ForceStdMethod, Predictor, warn_of_undetermined
+from sigmaff.simulation.limits import Above
 from sigmaff.simulation.results import ASE_NAMES, UNDETERMINED, finite_results
+from sigmaff.simulation.watch import Watch
 
 
 class Calculator(AseCalculator):
@@ -38,9 +41,10 @@ class Calculator(AseCalculator):
     | ``energy_ensemble`` | (n_members,) | eV, of every member of an ensemble, or dropout sample |
     | ``forces_ensemble`` | (n_atoms, 3, n_members) | eV/Å, the same |
 
-    A σ that the model does not estimate is absent, never zero. An energy that is undetermined also warns, once for each
-    composition (``UndeterminedEnergyWarning``). The model is only read: several calculators may share
-    one, and a calculator can be deep-copied and pickled.
+    A σ that the model does not estimate is absent, never zero. Where a σ leaves its range on the structures that the
+    model was calibrated on, the calculator warns once (``UncertaintyWarning``). An energy that is undetermined also
+    warns, once for each composition (``UndeterminedEnergyWarning``). The model is only read: several calculators may
+    share one, and a calculator can be deep-copied and pickled.
     """
 
     name = "sigmaff"
@@ -55,6 +59,8 @@ class Calculator(AseCalculator):
         *,
         forces_uncertainty: ForceStdMethod = "auto",
         stress_uncertainty: bool = False,
+        warn_above: Above = "auto",
+        stop_above: Above = None,
         device: torch.device | str | None = None,
     ) -> None:
         """
@@ -63,6 +69,10 @@ class Calculator(AseCalculator):
             ``get_property("forces_uncertainty")`` asks for it, which makes each step of a simulation cheaper.
         stress_uncertainty: whether stress σ is computed beside force σ with every calculation; False: only when
             ``get_property("stress_uncertainty")`` asks for it.
+        warn_above: warn once when a σ is above this: a force σ of an atom in eV/Å (norm of its components); ``Limits``
+            on several σ; "auto": twice the largest σ of the structures that the model was calibrated on, for force σ,
+            energy σ per atom and atomic σ; off if the model does not record it; None: never.
+        stop_above: raise ``UncertaintyError`` when a σ is above this, in place of results; the same choices.
         device: where a model file is loaded to; a model given as an object stays where it is.
         """
         if isinstance(model, str | Path):
@@ -73,6 +83,7 @@ class Calculator(AseCalculator):
             raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
         self.model = model
         self._told: set[str] = set()  # compositions whose energies are undetermined
+        self.watch = Watch(model, warn_above=warn_above, stop_above=stop_above, warn=_warn)
         super().__init__(forces_uncertainty=forces_uncertainty, stress_uncertainty=stress_uncertainty)
 
     def set(self, **changes: Any) -> dict[str, Any]:
@@ -92,7 +103,10 @@ class Calculator(AseCalculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = all_changes,
     ) -> None:
-        """Everything at once; a structure that cannot be predicted raises ``DataError`` and leaves no results."""
+        """Everything at once; a structure that cannot be predicted raises ``DataError`` and leaves no results.
+
+        So does one with a σ above ``stop_above``, with ``UncertaintyError``.
+        """
         self.results = {}
         super().calculate(atoms, properties, system_changes)
         if not self.atoms:
@@ -105,7 +119,10 @@ class Calculator(AseCalculator):
             raise DataError(f"{self.atoms.symbols}: {problem}")
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
         prediction = self.model.predict(graph, forces_std=how, stress_std=with_stress)
-        self.results = finite_results(prediction, self.atoms)
+        results = finite_results(prediction, self.atoms)
+        if (above := self.watch.look(results)) is not None:
+            raise UncertaintyError(self.watch.words(above))
+        self.results = results
         self._warn_of_undetermined(self.atoms.get_chemical_formula())
 
     def _warn_of_undetermined(self, formula: str) -> None:
@@ -117,3 +134,7 @@ class Calculator(AseCalculator):
     def export_properties(self) -> Properties:
         """Those of the results that ASE has names for, as ``Atoms.get_properties`` returns them."""
         return Properties({name: value for name, value in self.results.items() if name in all_outputs})
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"{text}. Energy and forces may be wrong here", UncertaintyWarning, stacklevel=2)

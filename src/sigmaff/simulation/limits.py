@@ -12,8 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from sigmaff.models.prediction import FloatArray
+from sigmaff.errors import ConfigError
+from sigmaff.models import Model
+from sigmaff.models.prediction import FloatArray, Predictor
+from sigmaff.models.std_range import StdRange
 from sigmaff.simulation.results import Results
+
+FACTOR = 2.0
+"""Times the largest σ known: the limit without a promise. A limit by risk control is at most once the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +30,9 @@ class Limits:
     energy: float | None = None  # eV/atom, energy σ of the structure, without that of its composition
     atom: float | None = None  # eV, ``energies_uncertainty`` of an atom
 
+
+Above = float | Limits | Literal["auto"] | None
+"""A limit on σ: on force σ in eV/Å; on several σ; ``FACTOR`` times the largest σ that the model was calibrated on."""
 
 Looked = Literal["forces", "energy", "atom"]
 NAMES: dict[Looked, tuple[str, str]] = {
@@ -63,6 +72,33 @@ class Reading:
     def __str__(self) -> str:
         where = "" if self.atom is None else f" at atom {self.atom}"
         return f"{self.name} of {self.value:.3g} {self.unit}{where}"
+
+
+def known_range(model: Predictor) -> StdRange | None:
+    """σ on the structures that the model was calibrated on, if its file records it."""
+    return model.std_range if isinstance(model, Model) else None
+
+
+def range_limits(model: Predictor) -> Limits:
+    """Where σ leaves its range on the structures that the model was calibrated on."""
+    if (known := known_range(model)) is None:
+        has_none = isinstance(model, Model) and model.kind is None
+        why = "gives no σ" if has_none else "does not record the range of its σ; sigmaff calibrate records it"
+        raise ConfigError(f"the model {why}: there is no limit auto; give --stop-above (stop_above) in eV/Å, or none")
+    largest = {name: getattr(known, name) for name in NAMES}
+    return Limits(**{name: FACTOR * found.largest for name, found in largest.items() if found is not None})
+
+
+def limits_of(name: str, above: Above, model: Predictor) -> Limits:
+    """The limits that an argument of this name asks for."""
+    if above is None:
+        return Limits()
+    if above == "auto":
+        return range_limits(model)
+    limits = above if isinstance(above, Limits) else Limits(forces=above)
+    if not all(limit is None or (isinstance(limit, float | int) and limit > 0) for limit in vars(limits).values()):
+        raise ConfigError(f'{name} is {above!r}; it must be a force σ above 0 in eV/Å, "auto", Limits, or None')
+    return limits
 
 
 def readings(results: Results, limits: Limits) -> list[Reading]:

@@ -259,9 +259,10 @@ class _Run:
         replica.end(found.reason, found.message)
 
     def _report(self, listener: Listener) -> None:
-        running = [replica for replica in self.replicas if replica.running]
-        step = min((replica.step for replica in running), default=self.config.steps)
-        note = self.note.text(len(running), len(self.replicas), self.nearest)
+        running = [replica.step for replica in self.replicas if replica.running]
+        step = min(running) if running else max(replica.step for replica in self.replicas)
+        stopped = sum(replica.record.ending not in (None, "finished") for replica in self.replicas)
+        note = self.note.text(len(running), len(self.replicas), stopped, self.nearest)
         self.nearest = None
         listener.advance(step, self.config.steps, note)
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sigmaff.simulation.limits import FACTOR
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.pilots import PilotRun
 from sigmaff.simulation.md.stepper import FloatArray
 from sigmaff.simulation.md.threshold import Scores
-
-FACTOR = 2.0
-"""Times the largest σ known. The limit on force σ that calibration structures give is at most once the largest."""
 
 
 @dataclass(frozen=True, kw_only=True)

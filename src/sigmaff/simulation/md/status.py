@@ -15,11 +15,14 @@ class StatusNote:
     def __init__(self) -> None:
         self.recent: deque[Reading] = deque(maxlen=SPARKLINE_LENGTH)
 
-    def text(self, n_running: int, n_replicas: int, reading: Reading | None) -> str:
-        """reading: nearest of all replicas since the last note; ``None`` where σ was not computed."""
+    def text(self, n_running: int, n_replicas: int, n_stopped: int, reading: Reading | None) -> str:
+        """
+        n_stopped: replicas that ended before their last step.
+        reading: nearest of all replicas since the last note; ``None`` where σ was not computed.
+        """
         if reading is not None:
             self.recent.append(reading)
-        note = f"{n_running}/{n_replicas} running"
+        note = f"{n_running}/{n_replicas} running{f', {n_stopped} stopped' if n_stopped else ''}"
         if not self.recent:
             return note
         latest = self.recent[-1]

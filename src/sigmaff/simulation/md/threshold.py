@@ -25,7 +25,8 @@ import scipy
 
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
-from sigmaff.evaluation.detection import energy_std_per_atom, largest_atom_energy_std, largest_of_atoms
+from sigmaff.evaluation.detection import largest_of_atoms
+from sigmaff.evaluation.std_range import structure_std
 from sigmaff.simulation.md.config import Limit, RiskKind
 from sigmaff.simulation.md.risk import ROUNDING, fewest, highest_risk, largest_limit, n_allowed
 from sigmaff.simulation.md.stepper import FloatArray
@@ -65,13 +66,13 @@ def structure_scores(evaluation: Evaluation, *, chose_model: bool = False) -> Sc
     if std is None or error is None:
         missing = "the model gives no σ of forces" if std is None else "the structures have no forces"
         raise DataError(f"{evaluation.name}: a limit on σ cannot be found on these structures: {missing}")
-    largest = [largest_of_atoms(evaluation, np.linalg.norm(vectors, axis=1)) for vectors in (std, error)]
-    energy_std = energy_std_per_atom(evaluation)
+    found = structure_std(evaluation)
+    assert found.forces is not None
     return Scores(
-        forces_std=largest[0],
-        forces_error=largest[1],
-        energy_std=None if energy_std is None else energy_std * evaluation.energy_calibration.scale,
-        atom_std=largest_atom_energy_std(evaluation),
+        forces_std=found.forces,
+        forces_error=largest_of_atoms(evaluation, np.linalg.norm(error, axis=1)),
+        energy_std=found.energy,
+        atom_std=found.atom,
         chose_model=chose_model,
     )
 
