@@ -35,7 +35,7 @@ NOT_STATED = ElectronicState()
 
 def stated_state(atoms: Atoms) -> ElectronicState:
     """What a structure states. Arrays, such as charges of atoms, are none of it; a free atom has the spin it has."""
-    charge = _stated(atoms, CHARGE_KEYS)
+    charge = stated_number(atoms, CHARGE_KEYS)
     multiplicity = _multiplicity(atoms, charge) if len(atoms) > 1 else None
     return ElectronicState(charge=charge, excess_spin=None if multiplicity is None else excess_spin(multiplicity))
 
@@ -110,7 +110,7 @@ def _spin(excess: float) -> str:
 
 def _multiplicity(atoms: Atoms, charge: float | None) -> int | None:
     """2S + 1. Under ``SPIN_KEYS`` a fraction is S; of 2S and 2S + 1 only one fits the number of electrons."""
-    multiplicity, spin = _stated(atoms, MULTIPLICITY_KEYS), _stated(atoms, SPIN_KEYS)
+    multiplicity, spin = stated_number(atoms, MULTIPLICITY_KEYS), stated_number(atoms, SPIN_KEYS)
     if multiplicity is None and spin is not None:
         n_electrons = int(atoms.numbers.sum()) - round(charge or 0.0)
         multiplicity = 2 * spin + 1 if spin % 1 else spin + (spin % 2 == n_electrons % 2)
@@ -118,7 +118,7 @@ def _multiplicity(atoms: Atoms, charge: float | None) -> int | None:
     return int(multiplicity) if multiplicity is not None and possible else None
 
 
-def _stated(atoms: Atoms, keys: Sequence[str]) -> float | None:
+def stated_number(atoms: Atoms, keys: Sequence[str]) -> float | None:
     """The number that ``info`` has under the first of these keys, in any case; ``None`` if there is none."""
     found = {str(name).lower(): _number(value) for name, value in atoms.info.items()}
     return next((value for key in keys if (value := found.get(key)) is not None), None)

@@ -1,20 +1,13 @@
 """Check charges and numbers of electrons, as far as frames state them in ``info``."""
 
-import math
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-import numpy as np
 from ase import Atoms
 
 from sigmaff.data.check.finding import Finding, findings
+from sigmaff.data.electrons import CHARGE_KEYS, MULTIPLICITY_KEYS, stated_number, stated_state
 from sigmaff.data.structures import LabelledStructures
-
-CHARGE = ("charge", "total_charge")
-MULTIPLICITY = ("multiplicity", "spin_multiplicity")
-SPIN = ("spin", "total_spin")
-"""Names in ``info``. Programs write S, 2S or 2S + 1 as a spin."""
 
 
 def check_electrons(data: LabelledStructures) -> Iterator[Finding]:
@@ -23,13 +16,14 @@ def check_electrons(data: LabelledStructures) -> Iterator[Finding]:
     Single atoms and periodic structures have odd numbers of electrons with good reason. So they do not count.
     """
     several = [index for index, atoms in enumerate(data.structures) if len(atoms) > 1]
-    for name, keys in (("total charge", CHARGE), ("spin", MULTIPLICITY + SPIN)):
-        yield from _mixed(data, several, name, keys)
+    states = {index: stated_state(data.structures[index]) for index in several}
+    yield from _mixed(data, {index: state.charge or 0.0 for index, state in states.items()}, "total charge")
+    yield from _mixed(data, {index: state.excess_spin for index, state in states.items()}, "excess spin")
     molecules = [index for index in several if not data.structures[index].pbc.any()]
     odd = [index for index in molecules if _n_electrons(data.structures[index]) % 2]
     counts = sorted({_n_electrons(data.structures[index]) for index in odd})
     shown = ", ".join(map(str, counts[:3])) + (", …" if len(counts) > 3 else "")
-    is_stated = bool(odd) and all(_stated(data.structures[index], CHARGE) is not None for index in odd)
+    is_stated = bool(odd) and all(states[index].charge is not None for index in odd)
     guess = "a radical" if is_stated else "a cation, an anion or a radical? The frames state no charge"
     message = f"an odd number of electrons ({shown}): {guess}. A model learns one charge and one spin"
     yield from findings("warning", "odd_electrons", message, data, odd)
@@ -38,11 +32,8 @@ def check_electrons(data: LabelledStructures) -> Iterator[Finding]:
     yield from findings("warning", "impossible_multiplicity", message, data, impossible)
 
 
-def _mixed(data: LabelledStructures, indices: list[int], name: str, keys: tuple[str, ...]) -> Iterator[Finding]:
-    """Values that differ. A structure that states none has charge 0 and no spin of its own."""
-    stated = {index: _stated(data.structures[index], keys) for index in indices}
-    if keys == CHARGE:
-        stated = {index: value or 0.0 for index, value in stated.items()}
+def _mixed(data: LabelledStructures, stated: Mapping[int, float | None], name: str) -> Iterator[Finding]:
+    """Values that differ; stated: by index of a structure."""
     counts = Counter(value for value in stated.values() if value is not None)
     if len(counts) < 2:
         return
@@ -56,23 +47,10 @@ def _mixed(data: LabelledStructures, indices: list[int], name: str, keys: tuple[
     yield from findings("error", f"mixed_{name.split()[-1]}", message, data, differing)
 
 
-def _stated(atoms: Atoms, keys: tuple[str, ...]) -> float | None:
-    """The first of these values in ``info`` that is one finite number."""
-    return next((number for key in keys if (number := _number(atoms.info.get(key))) is not None), None)
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
-    return number.item() if number.size == 1 and math.isfinite(number.item()) else None
-
-
 def _n_electrons(atoms: Atoms) -> int:
-    return int(atoms.numbers.sum()) - round(_stated(atoms, CHARGE) or 0.0)
+    return int(atoms.numbers.sum()) - round(stated_number(atoms, CHARGE_KEYS) or 0.0)
 
 
 def _is_impossible(atoms: Atoms) -> bool:
-    multiplicity = _stated(atoms, MULTIPLICITY)
+    multiplicity = stated_number(atoms, MULTIPLICITY_KEYS)
     return multiplicity is not None and (_n_electrons(atoms) + round(multiplicity)) % 2 == 0
