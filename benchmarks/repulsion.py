@@ -43,9 +43,10 @@ def main() -> None:
             if name == "without":
                 potential.repulsion = None
         settings = {"temperature": given.temperature, "steps": given.steps, "timestep": 0.5, "forces_std": "none"}
-        result = sf.run_md(model, starts, settings, given.folder / name, listener=progress())
+        with progress() as listener:
+            result = sf.run_md(model, starts, settings, given.folder / name, listener=listener)
         endings = Counter(record.ending for record in result.records)
-        steps = sorted(record.step for record in result.records)
+        steps = sorted(given.steps if record.ended_at is None else record.ended_at for record in result.records)
         print(f"{name} repulsion: {dict(endings)}; steps: median {np.median(steps):g}, shortest {steps[0]}")
 
 

@@ -31,7 +31,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 NOT_RUN = ("make", "pip", "git")
-LONG = ("reproduce", "generate")
+LONG = ("reproduce", "generate", "init")
 """Commands of minutes or hours, which have tests of their own: here only their options are looked up."""
 
 

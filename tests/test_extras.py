@@ -40,6 +40,8 @@ WORKS = (
 FAILS = {
     "train run.yaml": "training needs lightning-fabric, tensorboard: pip install 'sigmaff[train]'",
     "train run.yaml --set training.tensorboard=false": "training needs lightning-fabric: pip install 'sigmaff[train]'",
+    "train run.yaml --set training.wandb=true --set training.mlflow=true": "training needs lightning-fabric, "
+    "tensorboard, wandb, mlflow: pip install 'sigmaff[train,wandb,mlflow]'",
     "check some.hdf5": "reading some.hdf5 (QM7-X HDF5) needs h5py: pip install 'sigmaff[formats]'",
     f"report {MODEL} data.extxyz a.html": "a page or figure needs jinja2, matplotlib: pip install 'sigmaff[report]'",
     f"audit {MODEL} --html a.html": "--html needs jinja2, matplotlib: pip install 'sigmaff[report]'",

@@ -2,21 +2,22 @@
 
 import os
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import psutil
 import pytest
+from distributed import Client, LocalCluster
+from distributed.comm.core import CommClosedError
 
 from sigmaff.errors import ConfigError
 from sigmaff.tasks import ClusterConfig, SlurmConfig, closed_late, run_tasks, slurm_cluster, workers
 
-if TYPE_CHECKING:
-    from distributed import Client
-
 
 @pytest.fixture(scope="module")
-def client() -> Iterator["Client"]:
+def client() -> Iterator[Client]:
     with workers(ClusterConfig(n_workers=2)) as client:
         yield client
 
@@ -48,14 +49,14 @@ def crash_once(path: Path) -> str:
     return "done"
 
 
-def test_every_piece_has_its_outcome_and_one_that_raises_says_why(client: "Client") -> None:
+def test_every_piece_has_its_outcome_and_one_that_raises_says_why(client: Client) -> None:
     outcomes = {outcome.index: outcome for outcome in run_tasks(square, range(6), client)}
     assert {index: outcome.value for index, outcome in outcomes.items()} == {0: 0, 1: 1, 2: 4, 3: None, 4: 16, 5: 25}
     assert outcomes.pop(3).error == "ValueError: three is not wanted"
     assert all(outcome.error is None for outcome in outcomes.values())
 
 
-def test_a_crash_costs_its_own_piece_alone(client: "Client", tmp_path: Path) -> None:
+def test_a_crash_costs_its_own_piece_alone(client: Client, tmp_path: Path) -> None:
     counter = tmp_path / "calls"
     outcomes = {outcome.index: outcome for outcome in run_tasks(crash, [None, counter, *[None] * 10], client)}
     assert [outcomes[index].value for index in range(12)] == [1, None, *[1] * 10]
@@ -63,11 +64,11 @@ def test_a_crash_costs_its_own_piece_alone(client: "Client", tmp_path: Path) -> 
     assert len(counter.read_text()) == 2
 
 
-def test_a_worker_that_is_lost_is_replaced_and_its_piece_done(client: "Client", tmp_path: Path) -> None:
+def test_a_worker_that_is_lost_is_replaced_and_its_piece_done(client: Client, tmp_path: Path) -> None:
     assert [outcome.value for outcome in run_tasks(crash_once, [tmp_path / "tried"], client)] == ["done"]
 
 
-def test_a_piece_that_hangs_is_given_up(client: "Client") -> None:
+def test_a_piece_that_hangs_is_given_up(client: Client) -> None:
     began = time.monotonic()
     outcomes = {outcome.index: outcome for outcome in run_tasks(hang, [300.0, 0.01], client, time_limit=0.5)}
     assert outcomes[1].value == 0.01
@@ -75,15 +76,15 @@ def test_a_piece_that_hangs_is_given_up(client: "Client") -> None:
     assert time.monotonic() - began < 100
 
 
-def test_nothing_to_do(client: "Client") -> None:
+def test_nothing_to_do(client: Client) -> None:
     assert list(run_tasks(square, [], client)) == []
 
 
-def test_workers_of_a_running_scheduler_are_used_and_left_alone(client: "Client") -> None:
-    address = client.scheduler_info()["address"]
-    with workers(ClusterConfig(scheduler=address)) as other:
-        assert [outcome.value for outcome in run_tasks(square, [2], other)] == [4]
-    assert [outcome.value for outcome in run_tasks(square, [5], client)] == [25]
+def test_workers_of_a_running_scheduler_are_used_and_left_alone() -> None:
+    with LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as cluster:
+        for number in (2, 5):
+            with workers(ClusterConfig(scheduler=cluster.scheduler_address)) as client:
+                assert [outcome.value for outcome in run_tasks(square, [number], client)] == [number**2]
 
 
 def test_no_scheduler_at_the_address() -> None:
@@ -112,3 +113,22 @@ def test_work_that_is_done_is_not_lost_when_its_processes_close_late():
     with closed_late(Slow()):
         done = "result"
     assert done == "result"
+
+
+def test_strangers_are_let_in_nowhere(client: Client) -> None:
+    """Every port of the cluster, tried by one without the key: for work, and for pages."""
+    pids = {os.getpid(), *client.run(os.getpid).values()}
+    sockets = {
+        connection.laddr
+        for pid in pids
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert len(sockets) >= 4
+    assert {address.ip for address in sockets} == {"127.0.0.1"}
+    for address in sockets:
+        with pytest.raises((CommClosedError, TimeoutError)):
+            Client(f"tcp://127.0.0.1:{address.port}", timeout=0.5, set_as_default=False)
+        for page in ("", "status", "json/identity.json", "info/main/workers.html"):
+            with pytest.raises((urllib.error.URLError, OSError)):
+                urllib.request.urlopen(f"http://127.0.0.1:{address.port}/{page}", timeout=2)

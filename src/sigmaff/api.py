@@ -12,10 +12,19 @@ from ase.calculators.calculator import BaseCalculator
 
 from sigmaff import evaluation
 from sigmaff.backbones import AdoptConfig
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import GraphDataset
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import CalibrationMethod, Evaluation, Summary, datasets, summarize
-from sigmaff.inputs import Structures, settings_of, source_of, spaced, structures_of
+from sigmaff.evaluation import CalibrationMethod, Evaluation, datasets, full_summary
+from sigmaff.inputs import (
+    Structures,
+    audited_structures,
+    dataset_of,
+    settings_of,
+    source_of,
+    spaced,
+    structures_of,
+    warn_of_leakage,
+)
 from sigmaff.models import Model
 from sigmaff.models import Potential as Potential
 from sigmaff.models.file import load as load
@@ -39,6 +48,7 @@ def train(
     overrides: Sequence[str] = (),
     listener: Listener | None = None,
     force: bool = False,
+    skip_checks: bool = False,
 ) -> RunResult:
     """Train, calibrate and test a model. Call it again with the same settings to resume.
 
@@ -47,6 +57,7 @@ def train(
         overrides: texts "section.key=value", as of ``sigmaff train --set``.
         listener: callbacks for progress; the default is silent.
         force: replace the model in the output directory.
+        skip_checks: do not run the checks of ``sigmaff check`` first.
 
     Returns the path of the model file and the metrics of the test structures.
 
@@ -54,7 +65,7 @@ def train(
         >>> result = sf.train("run.yaml", overrides=["training.max_epochs=2"])
         >>> print(result.model_path, result.metrics["forces_mae"])  # eV/Å
     """
-    result = run(settings_of(RunConfig, config, overrides), listener, force=force)
+    result = run(settings_of(RunConfig, config, overrides), listener, force=force, skip_checks=skip_checks)
     if result is None:
         raise ConfigError("training.devices: use 'sigmaff train' to train on several devices")
     return result
@@ -97,7 +108,8 @@ def evaluate(
     forces_std: ForceStdMethod = "auto",
     batch_size: int = 32,
     listener: Listener | None = None,
-) -> Summary:
+    skip_checks: bool = False,
+) -> dict[str, Any]:
     """Measure errors and σ of a model on labelled structures.
 
     Arguments:
@@ -107,15 +119,16 @@ def evaluate(
         forces_std: how to compute force σ.
         batch_size: largest number of structures in one prediction.
         listener: callbacks for progress; the default is silent.
+        skip_checks: do not run the checks of ``sigmaff check`` first.
 
-    Returns every metric by name: ``energy_mae`` (eV), ``forces_mae`` (eV/Å), ...
+    Returns every metric by name: ``energy_mae`` (eV), ``forces_mae`` (eV/Å), ...; ``groups`` has those of each group.
 
     Example:
         >>> model = sf.load("model.sigmaff")
         >>> metrics = sf.evaluate(model, "test.extxyz", ood="other.extxyz")
         >>> print(metrics["forces_mae"], metrics["forces_coverage_68"], metrics["forces_auroc"])
     """
-    return summarize(*evaluations(model, structures, ood, forces_std, batch_size, listener))
+    return full_summary(*evaluations(model, structures, ood, forces_std, batch_size, listener, skip_checks))
 
 
 def evaluations(
@@ -125,10 +138,11 @@ def evaluations(
     forces_std: ForceStdMethod,
     batch_size: int,
     listener: Listener | None,
+    skip_checks: bool = False,
 ) -> tuple[Evaluation, Evaluation | None]:
     """As ``evaluate``, with all errors and σ: of ``structures`` and of ``ood``."""
     listener = listener or Listener()
-    dataset = _dataset(model, structures, listener)
+    dataset = dataset_of(model, structures, listener, skip_checks=skip_checks)
     other = None if ood is None else datasets.foreign_dataset(model, structures_of(ood, labels=()))
 
     def evaluated(dataset: GraphDataset) -> Evaluation:
@@ -148,6 +162,7 @@ def calibrate(
     method: CalibrationMethod = "auto",
     force_growth: bool = True,
     listener: Listener | None = None,
+    skip_checks: bool = False,
 ) -> Calibrations:
     """Fit the calibration of σ on held-out structures, and keep it in the model. ``sf.save`` writes it to a file.
 
@@ -157,6 +172,7 @@ def calibrate(
         method: auto, scalar, quantile, isotonic or conformal.
         force_growth: let force σ grow with energy σ, as fitted; not with conformal.
         listener: callbacks for progress; the default is silent.
+        skip_checks: do not run the checks of ``sigmaff check`` first.
 
     Returns the calibrations of energy, forces and stress; None for a quantity whose σ stays raw, as a warning says.
 
@@ -166,8 +182,8 @@ def calibrate(
         >>> print(forces.scale, forces.scale_error)  # factor on σ, and its standard error
     """
     listener = listener or Listener()
+    dataset = dataset_of(model, structures, listener, skip_checks=skip_checks)
     before = (model.calibrations, model.energy_force_std, model.std_range)
-    dataset = _dataset(model, structures, listener)
     _, reasons = datasets.calibrate(model, dataset, method, listener, force_growth=force_growth)
     if model.calibrations == NO_CALIBRATIONS:
         model.calibrations, model.energy_force_std, model.std_range = before
@@ -213,7 +229,7 @@ def run_md(
 def _scores(model: Model, calibration: Structures | None, config: MDConfig, listener: Listener) -> Scores | None:
     """Errors and σ on the calibration structures: those given, or the validation structures of the model."""
     if calibration is not None:
-        dataset = _dataset(model, calibration, listener)
+        dataset = dataset_of(model, calibration, listener)
     elif config.stop_above == "auto":
         try:
             dataset = datasets.dataset_for(model, datasets.recorded_structures(model, "validation"))
@@ -264,6 +280,7 @@ def learn(
     overrides: Sequence[str] = (),
     listener: Listener | None = None,
     force: bool = False,
+    skip_checks: bool = False,
 ) -> "CampaignResult":
     """Run an active-learning campaign against a quantum-chemistry engine. Call it again to resume.
 
@@ -272,6 +289,7 @@ def learn(
         overrides: texts "section.key=value".
         listener: callbacks for progress; the default is silent.
         force: remove the campaign in the output directory, with its labels, and begin anew.
+        skip_checks: do not run the checks of ``sigmaff check`` first.
 
     Returns the rounds of the campaign, and why it ended.
 
@@ -281,7 +299,8 @@ def learn(
     """
     from sigmaff import learning
 
-    return learning.learn(settings_of(learning.CampaignConfig, config, overrides), listener, force=force)
+    settings = settings_of(learning.CampaignConfig, config, overrides)
+    return learning.learn(settings, listener, force=force, skip_checks=skip_checks)
 
 
 def audit(
@@ -325,9 +344,9 @@ def audit(
     listener, name = listener or Listener(), name or type(model).__name__
     own = model if isinstance(model, Model) else None
     calculator = model if own is None else Calculator(own, forces_uncertainty="none", warn_above=None)
-    known, data = _audited_structures(own, structures, name, max_data)
+    known, data = audited_structures(own, structures, name, max_data)
     if own is not None and structures is not None:
-        _warn_of_leakage(own, known, listener, name)
+        warn_of_leakage(own, known, listener, name)
     other = None if ood is None else spaced(structures_of(ood, labels=()), max_data)
     options = (QUICK if quick else FULL).model_copy(update={"seed": seed})
     if picoseconds is not None:
@@ -338,26 +357,6 @@ def audit(
     )
 
 
-def _audited_structures(
-    model: Model | None, structures: Structures | None, name: str, max_data: int | None
-) -> tuple[LabelledStructures, LabelledStructures | None]:
-    """Structures, and labels: those given, or the test set of the model, or its training set without labels."""
-    if structures is not None:
-        given = spaced(structures_of(structures), max_data)
-        return given, given
-    if model is None:
-        raise DataError(f"{name}: missing structures to audit it on; give some with --data (structures=...)")
-    try:
-        test = spaced(datasets.recorded_structures(model, "test"), max_data)
-        return test, test
-    except DataError:
-        pass
-    try:
-        return datasets.recorded_structures(model, "train", labelled=False), None
-    except DataError as error:
-        raise DataError(f"{name}: {error}; give some with --data (structures=...)") from None
-
-
 def compare(
     config: RunConfig | Mapping[str, Any] | Path | str,
     methods: Sequence[str] = ("all",),
@@ -365,6 +364,7 @@ def compare(
     overrides: Sequence[str] = (),
     listener: Listener | None = None,
     force: bool = False,
+    skip_checks: bool = False,
 ) -> "list[MethodResult]":
     """Train or fit several uncertainty methods on the same structures and backbone, and measure them alike.
 
@@ -374,6 +374,7 @@ def compare(
         overrides: texts "section.key=value".
         listener: callbacks for progress; the default is silent.
         force: train the named methods again.
+        skip_checks: do not run the checks of ``sigmaff check`` first.
 
     Returns the metrics, times and sizes of each method with its differences to the first method and their intervals, or
     why it failed.
@@ -384,17 +385,5 @@ def compare(
     """
     from sigmaff.runs import compare as comparison
 
-    return comparison.compare(settings_of(RunConfig, config, overrides), methods, listener or Listener(), force=force)
-
-
-def _dataset(model: Model, structures: Structures, listener: Listener) -> GraphDataset:
-    """Labelled structures as graphs, with a warning if the model was trained on some of them."""
-    dataset = datasets.dataset_for(model, structures_of(structures))
-    _warn_of_leakage(model, dataset.structures, listener)
-    return dataset
-
-
-def _warn_of_leakage(model: Model, structures: LabelledStructures, listener: Listener, name: str = "the model") -> None:
-    if n_leaked := datasets.leaked_structures(model, structures):
-        text = f"{name} was trained on {n_leaked} of these {len(structures)} structures: errors will look too small"
-        listener.warn(f"{structures.source}: {text}")
+    settings, listener = settings_of(RunConfig, config, overrides), listener or Listener()
+    return comparison.compare(settings, methods, listener, force=force, skip_checks=skip_checks)

@@ -15,6 +15,8 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 
 from sigmaff.errors import ConfigError
 
+MAX_VALUES = 100_000
+"""Of one configuration."""
 Config = TypeVar("Config", bound=BaseModel)
 
 
@@ -81,7 +83,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML without repeated keys."""
+    """YAML without repeated keys, in which dates are text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -92,11 +94,31 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_StrictLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
 def _parsed(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, _StrictLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+        content = yaml.load(text, _StrictLoader)
+        _refuse_swollen(content)
+        return content
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _refuse_swollen(content: Any) -> None:
+    """Refuse a text that repeats parts of itself (``*name``) without end, or very often."""
+    waiting, n_values = [content], 0
+    while waiting:
+        n_values += 1
+        if n_values > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES} values; remove references (*name) to parts that hold themselves")
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
 
 
 def validated(model: type[Config], content: dict[str, Any], source: str) -> Config:
@@ -200,9 +222,26 @@ def _follow(root: type[BaseModel], location: list[str]) -> tuple[list[str], list
 def _models(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    if get_origin(annotation) in (Union, UnionType, Annotated):
+    if get_origin(annotation) in (Union, UnionType, Annotated, tuple):
         return [model for argument in get_args(annotation) for model in _models(argument)]
     return []
+
+
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of a YAML file, by which an editor checks and completes it."""
+    found: dict[str, Any] = _with_any_of(model.model_json_schema())
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+
+
+def _with_any_of(schema: Any) -> Any:
+    """Without "oneOf": where a name may be left out, several classes of a union can fit."""
+    if isinstance(schema, list):
+        return [_with_any_of(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    left_out = {"discriminator"} if "oneOf" in schema else set[str]()
+    kept = {key: value for key, value in schema.items() if key not in left_out}
+    return {"anyOf" if key == "oneOf" else key: _with_any_of(value) for key, value in kept.items()}
 
 
 def print_defaults(model: type[BaseModel]) -> str:

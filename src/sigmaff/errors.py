@@ -23,3 +23,7 @@ class UncertaintyWarning(UserWarning):
 
 class ModelFileError(SigmaffError):
     """The model file is damaged, not a model file, or written by a newer version."""
+
+
+class UndeterminedEnergyWarning(UserWarning):
+    """An energy lacks a constant that no training structure of its composition determines."""

@@ -7,7 +7,10 @@ from sigmaff.errors import ConfigError
 PACKAGES = {
     "lightning_fabric": ("lightning-fabric", "train"),
     "tensorboard": ("tensorboard", "train"),
+    "wandb": ("wandb", "wandb"),
+    "mlflow": ("mlflow", "mlflow"),
     "distributed": ("distributed", "label"),
+    "cryptography": ("cryptography", "label"),
     "tblite": ("tblite", "label"),
     "h5py": ("h5py", "formats"),
     "jinja2": ("jinja2", "report"),

@@ -10,7 +10,7 @@ from sigmaff.errors import ConfigError
 
 
 def import_factory(name: str) -> Callable[..., Any]:
-    """Import the function or class that ``name`` refers to. The working directory is added to ``sys.path``.
+    """Import the function or class that ``name`` refers to. The working directory is the last place of ``sys.path``.
 
     Arguments:
         name: ``module:factory``, as in ``ase.calculators.emt:EMT``.
@@ -22,7 +22,7 @@ def import_factory(name: str) -> Callable[..., Any]:
             "a function or class that returns an ASE calculator"
         )
     if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # files of data cannot stand in for a package
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the module is the user's code: it can raise anything

@@ -89,6 +89,18 @@ def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether a process is at work in a folder."""
+    try:
+        with (directory / LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def holds_files(directory: Path) -> bool:
     """Whether the folder exists and holds files other than the lock, and what a killed ``atomic_write`` leaves."""
     names = (path.name for path in directory.iterdir()) if directory.is_dir() else ()
@@ -96,9 +108,11 @@ def holds_files(directory: Path) -> bool:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves of nested mappings by dotted name, such as ``training.batch_size``."""
+    """The leaves of nested mappings by dotted name, such as ``training.batch_size``; of lists of mappings by number."""
     leaves: dict[str, Any] = {}
     for name, value in values.items():
+        if isinstance(value, list | tuple) and any(isinstance(each, Mapping) for each in value):
+            value = {str(number): each for number, each in enumerate(value)}
         leaves |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return leaves
 

@@ -8,7 +8,12 @@ from ase import Atoms
 from pydantic import BaseModel
 
 from sigmaff.config import read_config
-from sigmaff.data import DataSource, LabelledStructures, label_structures, read_structures
+from sigmaff.data import DataSource, GraphDataset, LabelledStructures, label_structures, read_structures
+from sigmaff.data.check.gate import require_sound
+from sigmaff.errors import DataError
+from sigmaff.evaluation import datasets
+from sigmaff.models import Model
+from sigmaff.progress import Listener
 
 Config = TypeVar("Config", bound=BaseModel)
 Structures: TypeAlias = Path | str | DataSource | Atoms | Sequence[Atoms] | LabelledStructures
@@ -48,3 +53,39 @@ def spaced(structures: LabelledStructures, at_most: int | None) -> LabelledStruc
     if at_most is None or n <= at_most:
         return structures
     return structures.subset(n * index // at_most for index in range(at_most))
+
+
+def dataset_of(model: Model, structures: Structures, listener: Listener, *, skip_checks: bool = False) -> GraphDataset:
+    """Labelled structures as graphs, checked, with a warning if the model was trained on some of them."""
+    found = structures_of(structures)
+    if not skip_checks:
+        require_sound(found, listener)
+    dataset = datasets.dataset_for(model, found)
+    warn_of_leakage(model, found, listener)
+    return dataset
+
+
+def warn_of_leakage(model: Model, structures: LabelledStructures, listener: Listener, name: str = "the model") -> None:
+    if n_leaked := datasets.leaked_structures(model, structures):
+        text = f"{name} was trained on {n_leaked} of these {len(structures)} structures: errors will look too small"
+        listener.warn(f"{structures.source}: {text}")
+
+
+def audited_structures(
+    model: Model | None, structures: Structures | None, name: str, max_data: int | None
+) -> tuple[LabelledStructures, LabelledStructures | None]:
+    """Structures, and labels: those given, or the test set of the model, or its training set without labels."""
+    if structures is not None:
+        given = spaced(structures_of(structures), max_data)
+        return given, given
+    if model is None:
+        raise DataError(f"{name}: missing structures to audit it on; give some with --data (structures=...)")
+    try:
+        test = spaced(datasets.recorded_structures(model, "test"), max_data)
+        return test, test
+    except DataError:
+        pass
+    try:
+        return datasets.recorded_structures(model, "train", labelled=False), None
+    except DataError as error:
+        raise DataError(f"{name}: {error}; give some with --data (structures=...)") from None

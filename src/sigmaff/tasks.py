@@ -20,6 +20,9 @@ from sigmaff.extras import require
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+NO_PAGES: dict[str, list[str]] = {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")}
+"""Dask's servers of web pages then have none."""
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -63,7 +66,7 @@ class Outcome(Generic[R]):
 @contextmanager
 def workers(config: ClusterConfig) -> Iterator["Client"]:
     """Yield a client of the workers; stop the workers at the end if they were started here."""
-    require("work in parallel", "distributed")
+    require("work in parallel", "distributed", "cryptography")
     import dask
     from distributed import Client, LocalCluster
 
@@ -78,11 +81,25 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
             cluster.scale(jobs=config.slurm.jobs)
             client = Client(cluster, set_as_default=False)
         else:
-            stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0}))
-            options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": "CRITICAL"}
-            cluster = stack.enter_context(closed_late(LocalCluster(n_workers=config.n_workers, **options)))
+            stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0, **NO_PAGES}))
+            cluster = stack.enter_context(closed_late(LocalCluster(n_workers=config.n_workers, **_locked_up())))
             client = Client(cluster, set_as_default=False)
         yield stack.enter_context(closed_late(client))
+
+
+def _locked_up() -> dict[str, Any]:
+    """Options of a cluster that answers nobody on this machine or elsewhere who does not hold its throw-away key."""
+    from distributed import Security
+
+    return {
+        "host": "127.0.0.1",
+        "protocol": "tls://",
+        "security": Security.temporary(),
+        "dashboard_address": "127.0.0.1:0",
+        "scheduler_kwargs": {"dashboard": False},
+        "threads_per_worker": 1,
+        "silence_logs": "CRITICAL",
+    }
 
 
 @contextmanager
@@ -130,7 +147,7 @@ def slurm_cluster(config: SlurmConfig) -> Any:
         **config.model_dump(exclude={"jobs", "prologue"}),
         processes=1,
         job_script_prologue=list(config.prologue),
-        scheduler_options={"dashboard_address": ":0"},
+        scheduler_options={"dashboard_address": "127.0.0.1:0"},
     )
 
 

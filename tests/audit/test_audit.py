@@ -567,11 +567,14 @@ def test_command(workspace: Workspace, deterministic: Path, tmp_path: Path):
 
 
 def test_command_without_data(workspace: Workspace, tmp_path: Path):
-    succeed("audit", workspace.model, "--quick", "--picoseconds", "0.02", "--json", tmp_path / "audit.json")
+    audit_of = ("audit", workspace.model, "--quick", "--picoseconds", "0.02", "--json", tmp_path / "audit.json")
+    backbone = workspace / "run" / "backbone.sigmaff"
+    assert f"reference for accuracy and speed: {backbone}" in succeed(*audit_of).replace("\n", "")
     found = {f["desideratum"]: f for f in json.loads((tmp_path / "audit.json").read_text())[0]["findings"]}
     assert found["Symmetry"]["verdict"] == "holds"
     own = read_header(workspace.model).record.metrics  # of the test structures of its run
     assert found["Accuracy"]["numbers"]["forces_mae"] == pytest.approx(own["forces_mae"], rel=1e-5)
     assert found["Confidence"]["numbers"]["forces_calibration"] == pytest.approx(own["forces_calibration"], abs=1e-6)
+    assert "forces_mae, backbone" in found["Accuracy"]["numbers"]
     assert "with --data" in fail("audit", "--calculator", "ase.calculators.emt:EMT", "--quick")
     assert "nothing to audit" in fail("audit")

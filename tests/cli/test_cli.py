@@ -80,8 +80,8 @@ def test_evaluate_says_all_that_is_promised(summary: dict) -> None:
 def test_errors_are_those_of_the_predicted_file(workspace: Workspace, summary: dict, tmp_path: Path) -> None:
     truth = ase.io.read(workspace / "test.extxyz", ":")
     frames = predicted(workspace.model, workspace / "test.extxyz", tmp_path / "out.extxyz")
-    energy = np.array([f.get_potential_energy() - t.get_potential_energy() for f, t in zip(frames, truth, strict=True)])
-    forces = np.concatenate([f.get_forces() - t.get_forces() for f, t in zip(frames, truth, strict=True)])
+    energy = np.array([f.info["sigmaff_energy"] - t.get_potential_energy() for f, t in zip(frames, truth, strict=True)])
+    forces = np.concatenate([f.arrays["sigmaff_forces"] - t.get_forces() for f, t in zip(frames, truth, strict=True)])
     assert summary["energy_mae"] == pytest.approx(np.abs(energy).mean(), rel=1e-5)
     assert summary["energy_rmse"] == pytest.approx(np.sqrt((energy**2).mean()), rel=1e-5)
     assert summary["forces_mae"] == pytest.approx(np.abs(forces).mean(), rel=1e-5)
@@ -150,7 +150,7 @@ def test_predict_writes_what_the_model_predicts(workspace: Workspace, name: str,
 
 
 def test_predict_keeps_remarks_and_reference_labels(workspace: Workspace, tmp_path: Path) -> None:
-    """Two sets of labels that differ are nothing to predict from, and something to compare with."""
+    """Two sets of labels that differ are nothing to predict from, and something to compare with; both stay."""
     frames = bare_frames()
     for atoms in frames:
         atoms.calc = SinglePointCalculator(atoms, energy=1.0, forces=np.ones((len(atoms), 3)))
@@ -161,7 +161,9 @@ def test_predict_keeps_remarks_and_reference_labels(workspace: Workspace, tmp_pa
     written = predicted(workspace.model, tmp_path / "both.extxyz", tmp_path / "out.extxyz")
     plain = predicted(workspace.model, workspace / "in.extxyz", tmp_path / "plain.extxyz")
     for frame, same in zip(written, plain, strict=True):
-        assert frame.get_potential_energy() == pytest.approx(same.get_potential_energy())
+        assert frame.info["sigmaff_energy"] == pytest.approx(same.get_potential_energy())
+        assert frame.get_potential_energy() == 1.0
+        assert (frame.get_forces() == 1.0).all()
         assert (frame.info["REF_energy"], frame.info["config_type"]) == (2.0, "md")
         assert (frame.arrays["REF_forces"] == 2.0).all()
         assert frame.get_tags().tolist() == list(range(len(frame)))
@@ -189,7 +191,8 @@ def test_labels_of_the_input_do_not_pass_for_predictions(workspace: Workspace, t
     frames = predicted(workspace.model, tmp_path / "in.extxyz", tmp_path / "out.extxyz")
     right = predicted(workspace.model, workspace / "test.extxyz", tmp_path / "right.extxyz")
     for frame, expected in zip(frames, right, strict=False):
-        assert frame.get_potential_energy() == pytest.approx(expected.get_potential_energy(), abs=1e-5)
+        assert frame.info["sigmaff_energy"] == pytest.approx(expected.info["sigmaff_energy"], abs=1e-5)
+        assert frame.get_potential_energy() == 1e6
 
 
 def test_raw_is_before_calibration(workspace: Workspace, tmp_path: Path) -> None:
@@ -235,12 +238,11 @@ def test_scalar_calibration_is_the_rms_of_standardised_errors(workspace: Workspa
     truth = ase.io.read(workspace / "held_out.extxyz", ":")
     raw = predicted(model, workspace / "held_out.extxyz", tmp_path / "raw.extxyz", "--raw")
     z_energy = [
-        (f.get_potential_energy() - t.get_potential_energy()) / f.info["energy_uncertainty"]
+        (f.info["sigmaff_energy"] - t.get_potential_energy()) / f.info["energy_uncertainty"]
         for f, t in zip(raw, truth, strict=True)
     ]
-    z_forces = np.concatenate(
-        [(f.get_forces() - t.get_forces()) / f.arrays["forces_uncertainty"] for f, t in zip(raw, truth, strict=True)]
-    )
+    misses = [f.arrays["sigmaff_forces"] - t.get_forces() for f, t in zip(raw, truth, strict=True)]
+    z_forces = np.concatenate([miss / f.arrays["forces_uncertainty"] for f, miss in zip(raw, misses, strict=True)])
     expected = np.sqrt(np.mean(np.square(z_energy))), np.sqrt(np.mean(np.square(z_forces)))
     np.testing.assert_allclose(scales(model), expected, rtol=1e-4)
     error = read_header(model).energy_calibration.scale_error
@@ -321,7 +323,9 @@ def test_energies_only_has_to_be_said(workspace: Workspace, tmp_path: Path) -> N
     model = workspace.copied_model(tmp_path)
     for arguments in (("evaluate", model), ("calibrate", model), ("report", model)):
         output = (tmp_path / "a.html",) if arguments[0] == "report" else ()
-        assert "frame 0: no forces" in fail(*arguments, tmp_path / "energies.extxyz", *output)
+        message = fail(*arguments, tmp_path / "energies.extxyz", *output)
+        assert "frame 0: no forces" in message
+        assert message.endswith("Add it, name it with --forces-key, or use --energies-only")
         succeed(*arguments, tmp_path / "energies.extxyz", *output, "--energies-only")
     assert read_header(model).forces_calibration is None
 
@@ -440,14 +444,14 @@ def test_files_without_structures(workspace: Workspace, tmp_path: Path, command:
 def test_missing_labels_are_named(workspace: Workspace) -> None:
     message = fail("evaluate", workspace.model, workspace / "in.extxyz")
     assert "in.extxyz, frame 0: no energy" in message
-    assert "energy_key" in message
+    assert "name it with --energy-key" in message
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--energy-unit", "kcal"], "energy_unit: got 'kcal'; unknown energy unit"),
-        (["--format", "extxzy"], "format: got 'extxzy'; expected"),
+        (["--energy-unit", "kcal"], " --energy-unit: got 'kcal'; unknown energy unit"),
+        (["--format", "extxzy"], " --format: got 'extxzy'; expected"),
         (["--energy-key", "energie"], "looked for energie"),
         (["--device", "warp"], "the device 'warp' cannot be used"),
     ],
@@ -479,7 +483,7 @@ def test_nothing_is_replaced_unless_forced(workspace: Workspace, command: str, t
         "calibrate": [model, data, "--output", precious],
         "report": [model, data, precious],
     }[command]
-    assert f"{precious} exists already; use --force" in fail(command, *arguments)
+    assert f"{precious} exists already; use --force to replace it" in fail(command, *arguments)
     assert precious.read_bytes() == b"precious"
     succeed(command, *arguments, "--force")
     assert precious.read_bytes() != b"precious"

@@ -12,6 +12,7 @@ from sigmaff.data import DataSource
 from sigmaff.errors import ConfigError
 from sigmaff.heads import LNKConfig
 from sigmaff.runs.config import DataConfig, RunConfig
+from sigmaff.training import ExponentialSchedule
 
 
 def message(tmp_path: Path, *changes: tuple[str, Any]) -> str:
@@ -59,7 +60,10 @@ def test_keys_of_one_head_are_not_offered_to_another(tmp_path: Path) -> None:
         ("training.ema_decay", 1.0, "training.ema_decay: got 1.0; Input should be less than 1"),
         ("training", 3, "training: got 3; Input should be a valid dictionary"),
         ("training", None, "training: got None; Input should be a valid dictionary"),
-        ("data.source", ["a", "b"], "data.source: got ['a', 'b']; Input should be a valid dictionary"),
+        ("data.source", 5, "data.source: got 5; Input should be a valid dictionary"),
+        ("data.source", [], "data.source: got []; Tuple should have at least 1 item"),
+        ("data.source", ["a", {"path": "b", "energy_kee": "E"}], "data.source.energy_kee: unknown key; nearest"),
+        ("data.test", {"path": "b", "labls": ["energy"]}, "data.test.labls: unknown key; nearest: labels"),
         ("data.source", {"path": "a", "labels": ["energy", "force"]}, "data.source.labels.1: got 'force'; expected"),
         (
             "data.source",
@@ -94,9 +98,14 @@ def test_a_wrong_choice_gets_the_nearest_one(tmp_path: Path, key: str, value: An
 
 
 def test_a_section_that_does_not_say_what_it_is(tmp_path: Path) -> None:
-    text = message(tmp_path, ("training.schedule", {"warmup_steps": 3}), ("model.head", {"n_inducing": 3}))
-    assert "training.schedule.name: missing; expected 'exponential' or 'cosine'" in text
+    text = message(tmp_path, ("model.head", {"n_inducing": 3}))
     assert "model.head.name: missing; expected 'deterministic' or 'evidential' or " in text
+
+
+@pytest.mark.parametrize("written", [{"warmup_steps": 0}, {"name": "exponential", "warmup_steps": 0}])
+def test_a_schedule_without_a_name_is_exponential(tmp_path: Path, written: dict[str, Any]) -> None:
+    config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("training.schedule", written)))
+    assert config.training.schedule == ExponentialSchedule(warmup_steps=0)
 
 
 def test_all_errors_are_listed(tmp_path: Path) -> None:
@@ -119,6 +128,10 @@ def test_reference_energies(tmp_path: Path) -> None:
     assert read_config(RunConfig, path).data.reference_energies == {"H": -13.6, "O": -2042.0}
 
 
+LAUGHS = b"".join(b"a%d: &a%d [%s]\n" % (k, k, b", ".join([b"*a%d" % (k - 1) if k else b"1"] * 9)) for k in range(9))
+"""A text of 400 bytes that stands for 9⁹ values."""
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -135,6 +148,13 @@ def test_reference_energies(tmp_path: Path) -> None:
         (b"data: {}\n", "data.source: missing, and has no default"),
         (b"data: {source: {format: extxyz}}\n", "data.source.path: missing, and has no default"),
         (b"[" * 2000, "not valid YAML"),
+        (b"seed: &a [*a]\n", "more than 100000 values"),
+        (
+            b"".join(b"a%d: &a%d [%s]\n" % (k, k, b",".join([b"*a%d" % (k - 1) if k else b"1"] * 9)) for k in range(9)),
+            "more than",
+        ),
+        (b"seed: !!int abc\n", "not valid YAML"),
+        (b"seed: " + b"9" * 5000, "not valid YAML"),
     ],
 )
 def test_files_that_are_no_configuration(tmp_path: Path, content: bytes | None, words: str) -> None:
@@ -237,9 +257,10 @@ def test_printed_defaults_leave_no_key_out() -> None:
     """But for those of a data source, which is a path, and of a second training, which is null."""
     config = RunConfig(data=DataConfig(source=DataSource(path=Path("data.extxyz"))))
     content = config.model_dump(mode="json")
-    content["data"]["source"] = "data.extxyz"
+    content["data"] |= {"source": "data.extxyz", "validation": None, "test": None}
     content["model"]["head"] = dict(config.model.head)  # printed, and not all written to files
-    content["training"] = config.training.model_dump(mode="json")  # with what has no effect on this head
+    training = config.training  # with what has no effect on this head, and loggers that nobody asks for
+    content["training"] = dict(training) | {"schedule": training.schedule.model_dump()}
     assert keys(yaml.safe_load(print_defaults(RunConfig))) == keys(content)
 
 
@@ -280,3 +301,8 @@ class TestFormerDefaults:
         head = {"name": "deterministic"}
         config = read_config(RunConfig, write_config(tmp_path / "run.yaml", ("model.head", head)))
         assert with_unnamed(config, FORMER) == config
+
+
+def test_dates_are_text(tmp_path):
+    (tmp_path / "run.yaml").write_text("data: {source: data.extxyz}\noutput: 2024-02-30\n")
+    assert read_config(RunConfig, tmp_path / "run.yaml").output == Path("2024-02-30")

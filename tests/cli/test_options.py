@@ -59,9 +59,10 @@ def test_help_is_cheap() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--timestep", "0"], "timestep: got 0.0; Input should be greater than 0"),
-        (["--false-alarm", "2"], "false_alarm: got 2.0; Input should be less than 1"),
-        (["--stop-above", "-1"], "stop_above must be above 0 eV/Å"),
+        (["--timestep", "0"], " --timestep: got 0.0; Input should be greater than 0"),
+        (["--false-alarm", "2"], " --false-alarm: got 2.0; Input should be less than 1"),
+        (["--stop-above", "-1"], " --stop-above must be above 0 eV/Å"),
+        (["--stop-above", "auto"], " --stop-above auto needs --error-above: the force error"),
         (["--thermostat", "bussi", "--ensemble", "npt"], "npt with bussi"),
     ],
 )

@@ -1,9 +1,11 @@
 """Files that are damaged, foreign or ambiguous: each gives an error that says where and what to do."""
 
 import shutil
+import zipfile
 from itertools import permutations
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from ase.io import write
@@ -201,3 +203,45 @@ def test_structures_without_real_atoms(tmp_path, frame, message):
     (tmp_path / "data.extxyz").write_text(frame)
     with pytest.raises(DataError, match=message):
         read_structures(DataSource(path=tmp_path / "data.extxyz", labels=()))
+
+
+# Values that would be cut or take all memory
+
+
+def test_fractional_atomic_numbers_are_refused(tmp_path, rng):
+    arrays = md17_arrays(rng)
+    arrays["z"] = np.array([8, 1, 1.6])
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(DataError, match=r"atom 2 has the atomic number 1\.6"):
+        read_structures(tmp_path / "data.npz")
+    write_qm7x(tmp_path / "data.hdf5", rng)
+    with h5py.File(tmp_path / "data.hdf5", "a") as file:
+        structure = next(iter(next(iter(file.values())).values()))
+        numbers = structure["atNUM"][:] + 0.5
+        del structure["atNUM"]
+        structure["atNUM"] = numbers
+    with pytest.raises(DataError, match=r"Geom-.*atom 0 has the atomic number .*\.5"):
+        read_structures(tmp_path / "data.hdf5")
+
+
+def test_imaginary_parts_are_refused(tmp_path, rng):
+    arrays = md17_arrays(rng)
+    arrays["E"] = arrays["E"] + 1j
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(DataError, match="array E contains complex128 values, not real numbers"):
+        read_structures(tmp_path / "data.npz")
+
+
+def test_small_files_that_would_take_gigabytes_are_refused(tmp_path, rng):
+    (tmp_path / "data.extxyz").write_text("1\nProperties=species:S:99999999:pos:R:3\nH 0 0 0\n")
+    with pytest.raises(DataError, match=r"frame 0: Properties names 100000002 columns, .* first atom has 4"):
+        read_structures(tmp_path / "data.extxyz")
+    with zipfile.ZipFile(tmp_path / "data.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("R.npy", bytes(205 * 2**20))
+    arrays = md17_arrays(rng)
+    with zipfile.ZipFile(tmp_path / "data.npz", "a") as archive:
+        for name in ("z", "E", "F"):
+            with archive.open(f"{name}.npy", "w") as file:
+                np.save(file, arrays[name])
+    with pytest.raises(DataError, match=r"its arrays take 0\.215 GB of memory"):
+        read_structures(tmp_path / "data.npz")

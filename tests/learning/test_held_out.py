@@ -12,6 +12,7 @@ from ase.build import molecule
 from scipy.stats import mannwhitneyu
 
 from campaign_case import Silent, settings
+from dask_case import running_scheduler
 from sigmaff import load
 from sigmaff.data import label_structures
 from sigmaff.evaluation import calibrate_evaluation, evaluate
@@ -24,7 +25,6 @@ from sigmaff.learning.limit import choose_limit
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import read_header
 from sigmaff.simulation.md import Scores
-from sigmaff.tasks import ClusterConfig, workers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -38,7 +38,7 @@ N_START, N_LABELS = 12, 40
 
 @pytest.fixture(scope="module")
 def client() -> Iterator["Client"]:
-    with workers(ClusterConfig(n_workers=1)) as client:
+    with running_scheduler(1) as client:
         yield client
 
 

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from campaign_case import SETTINGS, Counted, Silent, calls, go_on, settings
 from cli_case import fail, succeed
+from dask_case import running_scheduler
 from sigmaff import load
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
@@ -26,7 +27,6 @@ from sigmaff.learning import CampaignConfig, CampaignResult, ExploreConfig, lear
 from sigmaff.learning.directory import Directory
 from sigmaff.learning.start import start_structures
 from sigmaff.models.file import read_header
-from sigmaff.tasks import ClusterConfig, workers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator["Client"]:
-    with workers(ClusterConfig(n_workers=2)) as client:
+    with running_scheduler(2) as client:
         yield client
 
 

@@ -24,6 +24,7 @@ from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
 from sigmaff.models.file import read_header
 from sigmaff.models.force_growth import ForceGrowth
+from sigmaff.models.integrity import opened, sealed
 from sigmaff.models.prediction import Calibration
 from sigmaff.models.record import RunRecord
 
@@ -60,11 +61,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def unpack(path: Path) -> tuple[Content, Tensors]:
     with safe_open(path, framework="pt") as file:
-        return json.loads(file.metadata()["sigmaff"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return json.loads(opened(file.metadata()["sigmaff"])[0]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def pack(path: Path, content: Content | str, tensors: Tensors) -> Path:
-    text = content if isinstance(content, str) else json.dumps(content)
+    """Write a file whose seal is right, whatever it holds."""
+    text = content if isinstance(content, str) else sealed(json.dumps(content), tensors)
     save_file(tensors, path, metadata={"sigmaff": text})
     return path
 
@@ -160,21 +162,40 @@ def test_cut_short(model: Path, tmp_path: Path) -> None:
 
 
 def test_changed_bytes(model: Path, tmp_path: Path) -> None:
-    """In the weights they may go unnoticed, as any number is a weight; elsewhere too; but nothing else comes of it."""
-    content = model.read_bytes()
+    """Each is noticed, in the description and in the tensors, unless the numbers stay what they are."""
+    content, expected = model.read_bytes(), load(model).state_dict()
     header_length = int.from_bytes(content[:8], "little")
     generator = np.random.default_rng(1)
     path = tmp_path / "changed.sigmaff"
     n_refused = 0
-    for place in [*range(8), *generator.integers(8, 8 + header_length, 60), *generator.integers(8, len(content), 20)]:
+    places = [*range(8), *generator.integers(8, 8 + header_length, 60), *generator.integers(8, len(content), 60)]
+    for place in places:
         changed = bytearray(content)
-        changed[place] ^= int(generator.integers(1, 256))
+        changed[place] ^= 1 << int(generator.integers(8))
         path.write_bytes(changed)
         try:
-            load(path)
+            found = load(path).state_dict()
         except ModelFileError:
             n_refused += 1
-    assert n_refused > 40
+        else:  # white space at the end of the header, or the name of a key that is not ours
+            assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert n_refused >= len(places) - 2
+
+
+def test_settings_that_are_missing_or_appear_twice(model: Path, tmp_path: Path) -> None:
+    content, tensors = unpack(model)
+    del content["config"]["backbone"]["cutoff"]
+    assert "lacks config.backbone.cutoff" in refused(pack(tmp_path / "a.sigmaff", content, tensors))
+    content, _ = unpack(model)
+    scale = content["statistics"]["scale"]
+    text = json.dumps(content).replace(f'"scale": {scale}', f'"scale": {scale}, "scale": {2 * scale}', 1)
+    assert "'scale' appears twice" in refused(pack(tmp_path / "b.sigmaff", sealed(text, tensors), tensors))
+
+
+def test_a_file_without_its_seal(model: Path, tmp_path: Path) -> None:
+    content, tensors = unpack(model)
+    text = refused(pack(tmp_path / "a.sigmaff", json.dumps(content), tensors))
+    assert "its content is not what was written" in text
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,12 @@ from scipy import stats
 from tblite.ase import TBLite
 from typer.testing import CliRunner
 
+from dask_case import running_scheduler
 from sigmaff.data import read_structures
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
 from sigmaff.progress import Listener
-from sigmaff.tasks import ClusterConfig, workers
 from sigmaff_paper.qm7x_like import (
     GenerateConfig,
     draw_molecules,
@@ -46,7 +46,7 @@ UNCONVERGED = {"arguments": {"max_iterations": 1}}
 
 @pytest.fixture(scope="module")
 def client() -> Iterator["Client"]:
-    with workers(ClusterConfig(n_workers=1)) as client:
+    with running_scheduler(1) as client:
         yield client
 
 

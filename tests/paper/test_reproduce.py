@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli_case import ether_frames, morse_frames
+from dask_case import running_scheduler
 from data_files import write_qm7x
 from sigmaff.backbones import DimeNetPPConfig, SchNetConfig
 from sigmaff.data import DataSource, read_structures
@@ -24,7 +25,7 @@ from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.jobs import Job, JobFolder, JobResult, Results, run_jobs
 from sigmaff.runs.model_jobs import DropoutJob, EnsembleJob, ModelJob, TrainJob
-from sigmaff.tasks import ClusterConfig, workers
+from sigmaff.tasks import ClusterConfig
 from sigmaff_paper.experiments import settings
 from sigmaff_paper.experiments.command import reproduce as command
 from sigmaff_paper.experiments.costs import SpeedJob
@@ -180,7 +181,7 @@ def test_missing_data_is_reported_and_the_paper_shown(tmp_path: Path, name: str,
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterConfig]:
-    with workers(ClusterConfig(n_workers=1)) as client:
+    with running_scheduler(1) as client:
         yield ClusterConfig(scheduler=client.scheduler.address)
 
 

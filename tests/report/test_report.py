@@ -225,18 +225,35 @@ def test_numbers_are_those_of_the_arrays(full_path, ethanol, ether):
         assert f"{100 * np.mean(z <= norm.ppf(0.975)):.1f}" in table
     assert f"force error is {np.abs(ethanol.forces_error).mean():#.3g} eV/Å" in sentence
     inside, outside = (np.sqrt((e.forces_std_raw.reshape(e.n_structures, -1) ** 2).mean(1)) for e in (ethanol, ether))
-    assert f"structures of dimethyl ether apart well (AUROC {pairwise_auroc(inside, outside):.3f})" in sentence
+    assert f"σ tells them apart well (AUROC {pairwise_auroc(inside, outside):.3f})" in sentence
 
 
 def test_verdict_says_what_is_wrong(ethanol, ether):
-    fine = verdict(summarize(ethanol), "ethanol", None)
+    def words_on(inside: Evaluation, outside: Evaluation | None = None) -> str:
+        other = None if outside is None else summarize(outside)
+        return verdict(summarize(inside, outside), "ethanol", other, None if outside is None else "ether")
+
+    fine = words_on(ethanol)
     assert fine.startswith("On 40 structures of ethanol the typical force error is 0.0")
     assert "(as wide as they should be)" in fine
     for factor, words in ((0.2, "(too narrow)"), (5.0, "(too wide)")):
         calibration = replace(ethanol.forces_calibration, scale=factor * 0.5)
-        assert words in verdict(summarize(replace(ethanol, forces_calibration=calibration)), "ethanol", None)
-    assert "apart hardly (AUROC 0.500)" in verdict(summarize(ethanol, ethanol), "ethanol", "itself")
-    assert "AUROC" in verdict(summarize(ether, ethanol), "ether", "ethanol")
+        assert words in words_on(replace(ethanol, forces_calibration=calibration))
+    assert "apart hardly (AUROC 0.500)" in words_on(ethanol, ethanol)
+
+
+def test_the_headline_tells_that_error_bars_fail_elsewhere(ethanol, ether):
+    """σ of half the size: 68 % intervals hold Φ(½) − Φ(−½) of the errors."""
+    narrow = replace(ether, forces_calibration=replace(ether.forces_calibration, scale=0.25))
+    said = verdict(summarize(ethanol, narrow), "ethanol", summarize(narrow), "ether")
+    inside, outside = said.split("On 30 structures of ether")
+    assert re.search(r"of force errors[^(]*\(as wide as they should be\)", inside)
+    assert re.search(r"of energy errors[^(]*\(off by no more than chance with 40 structures\)", inside)
+    share = float(re.search(r"([\d.]+) % of force errors", outside)[1])
+    assert share == pytest.approx(100 * (2 * norm.cdf(0.5) - 1), abs=4)
+    assert re.search(r"of force errors[^(]*\(too narrow\)", outside)
+    assert re.search(r"of energy errors[^(]*\((as wide|off by no more)", outside)
+    assert "σ tells them apart well (AUROC" in outside
 
 
 def test_text_of_users_is_only_text(tmp_path, ethanol, ether):

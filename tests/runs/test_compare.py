@@ -1,6 +1,7 @@
 """Methods side by side, on a data set that trains in seconds."""
 
 import json
+import shutil
 from pathlib import Path
 
 import ase.io
@@ -9,12 +10,16 @@ import pytest
 from scipy.stats import ttest_rel
 
 from cli_case import Workspace, fail, morse_frames, succeed, write_config
+from sigmaff.config import read_config
 from sigmaff.evaluation import evaluate
 from sigmaff.evaluation.datasets import dataset_for, recorded_structures
 from sigmaff.heads import HEADS
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
-from sigmaff.runs.methods import METHODS
+from sigmaff.runs.config import RunConfig
+from sigmaff.runs.jobs import JobResult, _ready
+from sigmaff.runs.methods import METHODS, methods_of
+from sigmaff.runs.model_jobs import method_jobs
 
 pytest_plugins = ["cli_fixtures"]
 
@@ -79,8 +84,8 @@ def test_finished_methods_are_kept(compared: Workspace):
     assert methods == ["ensemble", "llpr"]
     text = (compared / "run/comparison.md").read_text()
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("|")] == [
-        *("| method", "| ---", "| ensemble", "| llpr"),
-        *("| difference of", "| ---", "| llpr", "| llpr"),
+        *(("| method", "| ---", "| ensemble", "| llpr") * 3),
+        *(("| method", "| ---", "| llpr", "| llpr") * 2),
     ]
     page = (compared / "run/comparison.html").read_text()
     assert "AUROC ether" in page
@@ -110,7 +115,7 @@ def test_differences_are_those_of_the_same_structures(compared: Workspace):
     reached = results["ensemble"]["differences"]["backbone"]["energy_mae"]
     assert reached["value"] == pytest.approx(np.mean(errors[0] - errors[1]), rel=1e-4)
     assert (reached["high"] - reached["low"]) == pytest.approx(interval.high - interval.low, rel=0.25)  # of 20
-    assert "to backbone" in (compared / "run/comparison.html").read_text()
+    assert "MAE (eV, eV/Å) − backbone" in (compared / "run/comparison.html").read_text()
 
 
 def test_raw_scores_say_whose_scale_has_seen_validation_errors(compared: Workspace):
@@ -118,8 +123,9 @@ def test_raw_scores_say_whose_scale_has_seen_validation_errors(compared: Workspa
     assert {name for name, method in METHODS.items() if method.is_scaled} == set(SHARING)
     succeed("compare", compared / "run.yaml", "--methods", "ensemble", "--methods", "llpr")
     text = (compared / "run/comparison.md").read_text()
-    column = text.splitlines()[0].split(" | ").index("calibration, raw")
-    raw = {line.split(" | ")[0]: line.split(" | ")[column] for line in text.splitlines()[2:4]}
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("|")]
+    column = rows[0].index("calibration, raw")
+    raw = {row[0]: row[column] for row in rows[2:4]}
     assert {name: cell.endswith("¹") for name, cell in raw.items()} == {"| ensemble": False, "| llpr": True}
     assert "scales σ to errors of the validation structures" in text
 
@@ -154,6 +160,39 @@ def test_a_failed_method_is_reported_and_the_others_continue(tmp_path: Path):
     assert "at most 36" in failed["failed"]
     assert good["failed"] is None
     assert "svgp_dkl: " in (tmp_path / "run/comparison.md").read_text()
+    before = (tmp_path / "run/comparison.json").read_bytes()
+    assert "no method has a result, so no comparison is written" in fail("compare", config, "--methods", "svgp_dkl")
+    assert (tmp_path / "run/comparison.json").read_bytes() == before
+
+
+def test_an_ensemble_has_the_members_that_the_run_asks_for(workspace: Workspace, tmp_path: Path):
+    options = ("--methods", "ensemble", "--output", tmp_path, "--set", "training.max_epochs=1")
+    for extra, folders in (("", ["backbone", "ensemble", "member-1"]), (", bootstrap: true", ["ensemble"])):
+        succeed("compare", workspace / "run.yaml", *options, "--set", f"ensemble={{size: 2{extra}}}", "--force")
+        assert len(load(tmp_path / "ensemble" / "model.sigmaff").potentials) == 2
+        assert set(folders) == {path.parent.name for path in tmp_path.glob("*/model.sigmaff")}
+        shutil.rmtree(tmp_path)
+
+
+def test_cheap_methods_do_not_wait_for_many_trainings(workspace: Workspace, tmp_path: Path):
+    config = read_config(RunConfig, workspace / "run.yaml")
+    names = ["ensemble", "mc_dropout", "gp", "llpr", "latent_knn"]
+    jobs = method_jobs(methods_of(config), names, lambda method: method.settings(config))
+    done: dict[str, JobResult] = {}
+    while ready := _ready(jobs, done):
+        done[ready[0].name] = JobResult(name=ready[0].name, status="done")
+    members = [f"member-{number}" for number in range(1, 5)]
+    assert list(done) == ["gp", "backbone", "llpr", "latent_knn", "mc_dropout", *members, "ensemble"]
+
+
+def test_tables_fit_into_80_columns(compared: Workspace):
+    out = succeed("compare", compared / "run.yaml", "--methods", "backbone", "--methods", "fixed_lnk_variational")
+    tables = out[out.index("Errors and error bars") :].replace(str(compared.folder), "")
+    assert max(map(len, tables.splitlines())) <= 80
+    assert "…" not in tables
+    words = "fixed_lnk_variational method MAE (eV, eV/Å) calibration, Spearman AUROC ether parameters [95 % interval]"
+    assert set(words.split()) <= set(tables.split())
+    assert "kcal" not in tables + (compared / "run/comparison.html").read_text()
 
 
 def test_unknown_methods_are_named(compared: Workspace):

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from dask_case import running_scheduler
 from sigmaff.errors import DataError
 from sigmaff.progress import Collecting, Listener
 from sigmaff.runs.jobs import Job, JobFolder, run_jobs
 from sigmaff.runs.model_jobs import DropoutJob, EnsembleJob, TrainJob
-from sigmaff.tasks import ClusterConfig, workers
+from sigmaff.tasks import ClusterConfig
 from sigmaff_paper.experiments.costs import ParametersJob, SpeedJob
 from sigmaff_paper.experiments.data import GatherJob
 from sigmaff_paper.experiments.locality import CopiesJob
@@ -40,7 +41,7 @@ CHAIN = [Sum(name="a", number=1), Sum(name="b", number=2, after=("a",)), Sum(nam
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ClusterConfig]:
-    with workers(ClusterConfig(n_workers=1)) as client:
+    with running_scheduler(1) as client:
         yield ClusterConfig(scheduler=client.scheduler.address)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+import yaml
 from ase import Atoms
 
 from cli_case import Workspace, fail, labelled, morse_frames, sigmaff, succeed, write_config
@@ -69,7 +71,9 @@ def test_the_record_tells_how_the_model_was_made(workspace: Workspace) -> None:
     split = record.split.model_dump()
     assert [len(split[part]) for part in ("train", "validation", "test")] == [30, 20, 10]
     assert sorted(split["train"] + split["validation"] + split["test"]) == list(range(60))
-    assert record.metrics == json.loads((workspace / "run" / "metrics.json").read_text())
+    tested = json.loads((workspace / "run" / "metrics.json").read_text())
+    assert tested == {key: value for key, value in record.metrics.items() if key in tested}
+    assert all(value is None for key, value in record.metrics.items() if key not in tested), "of no other set"
 
 
 def test_test_figures_are_those_of_evaluate_on_the_test_structures(workspace: Workspace, tmp_path: Path) -> None:
@@ -143,7 +147,7 @@ def test_a_calibrated_model_is_still_the_run_s(workspace: Workspace, tmp_path: P
     ("option", "words"),
     [
         ("training.learning_rate=0.001", "training.learning_rate: was 0.005, now 0.001"),
-        ("training.max_epochs=20", "training.max_epochs: was 15, now 20"),
+        ("training.max_epochs=10", "training.max_epochs: was 15, now 10"),
         ("model.backbone.n_hidden=18", "model.backbone.n_hidden: was 16, now 18"),
         ("data.split.seed=3", "data.split.seed: was 0, now 3"),
         ("calibration=scalar", "calibration: was auto, now scalar"),
@@ -345,7 +349,8 @@ def test_a_head_on_a_backbone_from_a_file(workspace: Workspace, deterministic: P
     assert all(torch.equal(before[name], after[name]) for name in names)
     assert not (tmp_path / "run" / "backbone").exists()
     for option, words in (
-        ("model.backbone.n_hidden=8", "other settings than model.backbone"),
+        ("model.backbone.n_hidden=8", "model.backbone of this run (n_hidden: was 16, now 8)"),
+        ("model.backbone={name: nequip}", "model.backbone of this run (name: was schnet, now nequip)"),
         ("model.head={name: evidential}", "trained with its backbone from scratch"),
         (f"backbone_from={workspace.model}", "takes a model with a deterministic head"),
     ):
@@ -353,17 +358,41 @@ def test_a_head_on_a_backbone_from_a_file(workspace: Workspace, deterministic: P
         assert words in fail("train", workspace / "run.yaml", "--output", tmp_path / "other", *SHORT, *given)
 
 
+def test_a_backbone_from_a_file_brings_its_settings(workspace: Workspace, deterministic: Path, tmp_path: Path) -> None:
+    """All of them where model.backbone is left out; else those that it does not name."""
+    written = yaml.safe_load((workspace / "run.yaml").read_text())
+    for name, backbone in (("none", None), ("some", {"name": "schnet", "dropout": 0.1, "cutoff": 4.0})):
+        model = {"head": written["model"]["head"]} | ({} if backbone is None else {"backbone": backbone})
+        content = written | {"model": model, "backbone_from": str(deterministic), "output": str(tmp_path / name)}
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(yaml.safe_dump(content))
+        succeed("train", config)
+        found = load(tmp_path / name / "model.sigmaff").config.backbone
+        expected = load(deterministic).config.backbone
+        assert found == expected.model_copy(update={} if backbone is None else {"dropout": 0.1})
+        assert "nothing was done" in succeed("train", config)
+
+
 def test_other_structures_are_tested_on(workspace: Workspace, tmp_path: Path) -> None:
-    """The figures are those that ``evaluate --ood`` gives."""
+    """The figures are those that ``evaluate --ood`` gives; the terminal, ``metrics.json`` and ``info`` show them."""
     other = f"ood={{ether: {{source: '{workspace / 'other.extxyz'}', n_structures: null}}}}"
-    model = train(workspace, tmp_path / "run", *SHORT, "--set", other)
+    said = succeed("train", workspace / "run.yaml", "--output", tmp_path / "run", *SHORT, "--set", other)
+    model = tmp_path / "run" / "model.sigmaff"
     record = read_header(model).record
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["ood"] == record.ood
+    informed = re.sub(r"\s+", " ", succeed("info", model))
+    assert "out of distribution, ether: 12 structures" in said
+    for key in ("energy_auroc", "ood_energy_coverage_68", "ood_forces_coverage_95", "ood_energy_rms_z"):
+        assert f"{record.ood['ether'][key]:.4f}" in said
+    assert f"on ether 12 structures, energy MAE {record.ood['ether']['ood_energy_mae']:.5g} eV (68 % covers" in informed
     frames = ase.io.read(workspace / "data.extxyz", ":")
     ase.io.write(tmp_path / "rest.extxyz", [frames[index] for index in record.split.test])
     figures = ("--ood", workspace / "other.extxyz", "--json", tmp_path / "a.json")
-    succeed("evaluate", model, tmp_path / "rest.extxyz", *figures)
+    assert f"{record.ood['ether']['ood_forces_coverage_68']:.4f}" in succeed(
+        "evaluate", model, tmp_path / "rest.extxyz", *figures
+    )
     expected = json.loads((tmp_path / "a.json").read_text())
-    for key in ("energy_auroc", "forces_auroc", "ood_energy_mae"):
+    for key in ("energy_auroc", "forces_auroc", "ood_energy_mae", "ood_forces_coverage_95"):
         assert record.ood["ether"][key] == pytest.approx(expected[key], rel=1e-3)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import ase.io
 import numpy as np
 import pytest
+from ase.calculators.morse import MorsePotential
 
 from cli_case import labelled, succeed, write_config
 from sigmaff.config import read_config
@@ -27,8 +28,10 @@ def trajectory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random, step, frames = np.random.default_rng(0), np.zeros((len(start), 3)), []
     for _ in range(120):
         step = 0.8 * step + 0.6 * random.normal(0.0, 0.05, step.shape)
-        frames.append(labelled(start, -1.0 + float((step**2).sum()), -2.0 * step))
-        frames[-1].positions += step
+        moved = start.copy()
+        moved.positions += step
+        moved.calc = MorsePotential(epsilon=1.0, rho0=3.0, r0=1.5)
+        frames.append(labelled(moved, moved.get_potential_energy(), moved.get_forces()))
     ase.io.write(folder / "data.extxyz", frames)
     return write_config(folder / "run.yaml")
 

@@ -15,8 +15,9 @@ from torch import nn
 
 import training_case as case
 from sigmaff.data import GraphDataset, compute_statistics
-from sigmaff.errors import ConfigError, DataError
+from sigmaff.errors import DataError
 from sigmaff.models import Potential
+from sigmaff.progress import Listener
 from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingConfig
 from sigmaff.training.batches import epoch_batches
 from sigmaff.training.checkpoint import read_checkpoint
@@ -219,10 +220,25 @@ def test_divergence_names_the_frames(tmp_path: Path) -> None:
     assert torch.equal(case.weights(model), case.weights(start))
 
 
-def test_warmup_longer_than_training(tmp_path: Path) -> None:
-    config = changed(schedule=ExponentialSchedule(warmup_steps=15))
-    with pytest.raises(ConfigError, match="warmup_steps is 15, but the whole training has 15 steps"):
-        case.run(case.potential(), config, tmp_path)
+def test_a_warmup_longer_than_the_training_is_shortened_and_told(tmp_path: Path) -> None:
+    told = Telling()
+    long, short = (changed(schedule=ExponentialSchedule(warmup_steps=steps), max_epochs=2) for steps in (1000, 1))
+    models = case.potential(), case.potential()
+    for model, config, name in zip(models, (long, short), "ab", strict=True):
+        train(model, case.train_set(), case.validation_set(), config, tmp_path / name, seed=7, listener=told)
+    assert told.texts == ["warm-up: 1 steps instead of 1000, as the training has 10"]
+    assert torch.equal(*map(case.weights, models))
+
+
+class Telling(Listener):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def tell(self, text: str) -> None:
+        self.texts.append(text)
+
+    def warn(self, text: str) -> None:
+        self.texts.append(text)
 
 
 def test_surroundings_are_left_alone(tmp_path: Path) -> None:
@@ -258,8 +274,12 @@ def test_without_a_compiler_training_goes_on() -> None:
     expected = Objective(model, case.CONFIG, 21)(batch)
     objective = Objective(model, config, 21)
     with torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}):
-        with pytest.warns(UserWarning, match="compiling the loss failed .* continues without"):
-            terms = objective(batch)
+        listener = Telling()
+        objective.warn = listener.warn
+        terms = objective(batch)
+        (text,) = listener.texts
+        assert "the loss cannot be compiled" in text
+        assert "training continues without" in text
         assert objective(batch) == terms == expected
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ase.calculators.calculator import BaseCalculator
 
     from sigmaff.audit import Audit
+    from sigmaff.progress import Listener
 
 ModelsArgument = Annotated[list[Path] | None, typer.Argument(help="model files, *.sigmaff", show_default=False)]
 Calculators = Annotated[
@@ -27,7 +28,12 @@ Calculators = Annotated[
 Data = Annotated[
     Path | None, typer.Option(help="labelled structures unseen by the models; default: each model's own test set")
 ]
-Backbone = Annotated[Path | None, typer.Option(help="reference model without σ, for the accuracy and speed ratios")]
+Backbone = Annotated[
+    Path | None,
+    typer.Option(
+        help="reference model without σ, for the accuracy and speed ratios; default: that of the run beside the model"
+    ),
+]
 
 
 def audit(
@@ -58,12 +64,11 @@ def audit(
     known = None if data is None else read_structures(reading.labelled(data))
     other = None if ood is None else read_structures(reading.unlabelled(ood))
     reference = None if backbone is None else sf.load(backbone, device=device)
-    measure = partial(
-        sf.audit, ood=other, backbone=reference, quick=quick, picoseconds=picoseconds, max_data=max_data, seed=seed
-    )
+    measure = partial(sf.audit, ood=other, quick=quick, picoseconds=picoseconds, max_data=max_data, seed=seed)
     with progress() as terminal:
         for name, subject in subjects:
-            audits.append(measure(subject, known, name=name, listener=terminal))
+            own = reference if reference is not None else _backbone_beside(subject, device, terminal)
+            audits.append(measure(subject, known, name=name, backbone=own, listener=terminal))
             _write(audits, json_output, html, markdown)  # after each subject: an interruption loses only the next one
     _print_result(audits)
     for path in (json_output, html, markdown):
@@ -83,6 +88,16 @@ def _subjects(
     foreign = [foreign_subject(reference) for reference in calculators]
     names = _unique([_model_name(path) for path in models] + [subject.name for subject in foreign])
     return list(zip(names, [*loaded, *(subject.calculator for subject in foreign)], strict=True))
+
+
+def _backbone_beside(subject: "sf.Model | BaseCalculator", device: str, listener: "Listener") -> "sf.Model | None":
+    """The backbone that the run of a model left beside it, or beside the other methods of a comparison."""
+    from sigmaff.runs.stages import backbone_beside
+
+    if not isinstance(subject, sf.Model) or (path := backbone_beside(subject)) is None:
+        return None
+    listener.tell(f"reference for accuracy and speed: {path}; another one by --backbone")
+    return sf.load(path, device=device)
 
 
 def _model_name(path: Path) -> str:

@@ -1,5 +1,6 @@
 """``sigmaff check`` and ``info``: what a data file and what a model file contain."""
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 import sigmaff as sf
 from sigmaff.cli.options import DataArgument, Force, JsonOption, ModelArgument, Reading, refuse_overwrites
-from sigmaff.cli.progress import console
+from sigmaff.cli.progress import console, say
 from sigmaff.files import write_json
 
 
@@ -21,7 +22,10 @@ def check(context: typer.Context, data: DataArgument, json_output: JsonOption = 
     if json_output is not None:
         write_json(json_output, [asdict(finding) for finding in findings], force=force)
     console.print(findings_table(findings))
-    if any(finding.severity == "error" for finding in findings):
+    counts = Counter(finding.severity for finding in findings)
+    if not counts["error"] + counts["warning"]:
+        say("no problems found")
+    if counts["error"]:
         raise typer.Exit(1)
 
 

@@ -16,6 +16,7 @@ from sigmaff.cli.options import (
     ModelArgument,
     OodOption,
     Reading,
+    SkipChecks,
     refuse_overwrites,
 )
 from sigmaff.cli.progress import console, progress, say
@@ -38,20 +39,33 @@ def evaluate(
     batch_size: BatchSize = 32,
     device: Device = "cpu",
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Compute the errors of a model on labelled structures, and metrics of its σ."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import groups_table, metrics_table, ood_table
 
     refuse_overwrites([json_output], force)
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
     known, other = reading.labelled(data), None if ood is None else reading.unlabelled(ood)
     with progress() as terminal:
-        summary = sf.evaluate(loaded, known, ood=other, forces_std=forces_std, batch_size=batch_size, listener=terminal)
+        summary = sf.evaluate(
+            loaded,
+            known,
+            ood=other,
+            forces_std=forces_std,
+            batch_size=batch_size,
+            listener=terminal,
+            skip_checks=skip_checks,
+        )
         stable = stability_test(loaded, reading.unlabelled(data), md, temperature, picoseconds, starts, terminal)
     if json_output is not None:
         more = {} if stable is None else {"stability": stable.to_dict()}
         write_json(json_output, summary | more, force=force)
     console.print(metrics_table(summary, title=str(data)))
+    if "groups" in summary:
+        console.print(groups_table(summary["groups"]))
+    if ood is not None:
+        console.print(ood_table(summary, str(ood)))
     if stable is not None:
         console.print(stability_table(stable))
 
@@ -74,6 +88,7 @@ def report(
     batch_size: BatchSize = 32,
     device: Device = "cpu",
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Write an HTML report on the errors and the σ of a model on labelled structures."""
     from sigmaff.api import evaluations
@@ -90,7 +105,7 @@ def report(
     models += [] if beside is None else [(_name(beside, model), sf.load(beside, device=device))]
     along = None
     with progress() as terminal:
-        found = evaluations(loaded, known, other, forces_std, batch_size, terminal)
+        found = evaluations(loaded, known, other, forces_std, batch_size, terminal, skip_checks)
         if steps is not None:
             along = follow_path(steps, models, forces_std=forces_std, batch_size=batch_size, listener=terminal)
         stable = stability_test(loaded, reading.unlabelled(data), md, temperature, picoseconds, starts, terminal)
@@ -116,13 +131,16 @@ def calibrate(
     output: Annotated[Path | None, typer.Option(help="model file to write; default: overwrite the model")] = None,
     device: Device = "cpu",
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Calibrate the σ of a model on held-out structures and save the calibration in the model file."""
     refuse_overwrites([output], force)
     loaded = sf.load(model, device=device)
     with progress() as terminal:
         structures = Reading(**context.obj).labelled(data)
-        fitted = sf.calibrate(loaded, structures, method=method, force_growth=force_growth, listener=terminal)
+        fitted = sf.calibrate(
+            loaded, structures, method=method, force_growth=force_growth, listener=terminal, skip_checks=skip_checks
+        )
     sf.save(loaded, output or model, force=output is None or force)
     for name, calibration in fitted._asdict().items():
         say(f"{name}: {'σ is raw, not calibrated' if calibration is None else calibration}")
@@ -132,7 +150,7 @@ def calibrate(
 def predict(
     context: typer.Context,
     model: ModelArgument,
-    data: Annotated[Path, typer.Argument(help="file of structures; labels are ignored", show_default=False)],
+    data: Annotated[Path, typer.Argument(help="file of structures; labels are kept and not used", show_default=False)],
     output: Annotated[
         Path, typer.Argument(help="file to write: .extxyz, .xyz or .traj; eV and eV/Å", show_default=False)
     ],
@@ -142,8 +160,11 @@ def predict(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Predict energies, forces and their σ, and write them to a file."""
-    from sigmaff.data import read_structures
+    """Predict energies, forces and their σ, and write them to a file: sigmaff_energy, sigmaff_forces.
+
+    Labels of the file stay as they are. A structure without labels has the predictions as energy and forces, too.
+    """
+    from sigmaff.data import read_structures, with_ase_names
     from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.models.prediction import NO_CALIBRATIONS
     from sigmaff.simulation import output_format, predict_structures, write_structures
@@ -151,13 +172,14 @@ def predict(
     refuse_overwrites([output], force)
     _, per_atom = output_format(output)
     loaded = sf.load(model, device=device)
-    reading = Reading(**context.obj, energy_key="energy", forces_key="forces")  # REF_* stay in the file as they are
-    structures = read_structures(reading.unlabelled(data))
+    structures = read_structures(with_ase_names(Reading(**context.obj).unlabelled(data)))
     dataset = dataset_for(loaded, structures.without_labels())
     with progress() as terminal:
         terminal.stage("predicting")
         if raw:
             loaded.calibrations = NO_CALIBRATIONS
-        predicted = predict_structures(loaded, dataset, batch_size, forces_std, terminal, per_atom=per_atom)
+        predicted = predict_structures(
+            loaded, dataset, batch_size, forces_std, terminal, per_atom=per_atom, labels=structures
+        )
     write_structures(output, predicted, force=force)
     say(f"{len(predicted)} structures: {output}")

@@ -7,7 +7,17 @@ import typer
 from rich.table import Column
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigFile, Device, Force, ModelArgument, Reading, Seed, SetOption, refuse_overwrites
+from sigmaff.cli.options import (
+    ConfigFile,
+    Device,
+    Force,
+    ModelArgument,
+    Reading,
+    Seed,
+    SetOption,
+    SkipChecks,
+    refuse_overwrites,
+)
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import read_config, validated
 from sigmaff.errors import SigmaffError
@@ -26,20 +36,21 @@ def learn(
     force: Annotated[
         bool, typer.Option("--force", help="delete a campaign with other settings and start again")
     ] = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Run active learning: explore, select, label, train. Rerun the same command to resume."""
     from sigmaff.learning import CampaignConfig
 
     settings = read_config(CampaignConfig, config, set_ or [], {"output": output, "cluster.scheduler": scheduler})
     with progress() as terminal:
-        result = sf.learn(settings, listener=terminal, force=force)
+        result = sf.learn(settings, listener=terminal, force=force, skip_checks=skip_checks)
     _print_result(result)
 
 
 def select(
     context: typer.Context,
     model: ModelArgument,
-    pool: Annotated[Path, typer.Argument(help="file of candidate structures; labels are ignored")],
+    pool: Annotated[Path, typer.Argument(help="file of candidate structures; labels are kept and not used")],
     output: Annotated[Path, typer.Option("--output", "-o", help="file to write, .extxyz", show_default=False)],
     n: Annotated[int, typer.Option("--number", "-n", min=1, help="number of structures to select")] = 50,
     method: Annotated[
@@ -60,11 +71,12 @@ def select(
 ) -> None:
     """Select the structures whose labels would improve a model most, in this order.
 
+    Labels of the file stay as they are; predictions stand beside them as sigmaff_energy and sigmaff_forces.
     --lower and --upper are in eV/Å. (The keys select.lower and select.upper of a campaign are in units of its limit.)
     """
     import numpy as np
 
-    from sigmaff.data import read_structures
+    from sigmaff.data import read_structures, with_ase_names
     from sigmaff.evaluation.datasets import dataset_for
     from sigmaff.learning import SelectConfig
     from sigmaff.learning import select as choose
@@ -77,11 +89,11 @@ def select(
     window = {"lower": lower, "upper": np.inf if upper is None else upper}
     settings = validated(SelectConfig, {"n": n, "method": method, "cost_power": cost_power} | window, "select")
     loaded = sf.load(model, device=device)
-    structures = read_structures(Reading(**context.obj).unlabelled(pool))
+    structures = read_structures(with_ase_names(Reading(**context.obj).unlabelled(pool)))
     with progress() as terminal:
         terminal.stage("predicting σ of the candidates")
-        dataset = dataset_for(loaded, structures)
-        frames = predict_structures(loaded, dataset, 64, "auto", terminal, stress_std=False)
+        dataset = dataset_for(loaded, structures.without_labels())
+        frames = predict_structures(loaded, dataset, 64, "auto", terminal, stress_std=False, labels=structures)
         if words := replaced_method(loaded, settings.method):
             terminal.warn(words)
         terminal.stage("selecting")

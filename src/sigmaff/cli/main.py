@@ -13,12 +13,15 @@ from sigmaff.cli.audit import audit
 from sigmaff.cli.check import check, info
 from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
 from sigmaff.cli.guard import guard, guard_options
+from sigmaff.cli.init import init, schema
 from sigmaff.cli.learn import learn, select
 from sigmaff.cli.md import md, md_options
+from sigmaff.cli.messages import in_flags
 from sigmaff.cli.options import config_command, reading_command
 from sigmaff.cli.progress import errors, say
 from sigmaff.cli.relax import relax, relax_options
 from sigmaff.cli.train import compare, demo, ensemble, methods, train
+from sigmaff.cli.watch import watch
 from sigmaff.errors import SigmaffError
 
 PAPER_COMMANDS = {
@@ -57,11 +60,20 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             raise
         except (SigmaffError, OSError) as error:
-            errors.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+            message = in_flags(str(error), self._flags(context))
+            errors.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
             errors.print(str(interrupt) or "interrupted", soft_wrap=True)
             raise typer.Exit(130) from None
+
+    def _flags(self, context: typer.Context) -> dict[str, str]:
+        """The flags of the command that runs, by the names of its arguments."""
+        name = context.invoked_subcommand
+        if name is None or name in PAPER_COMMANDS:
+            return {}
+        parameters = self.get_command(context, name).get_params(context)
+        return {option.name: option.opts[0] for option in parameters if option.opts[0].startswith("--")}
 
 
 app = typer.Typer(
@@ -69,12 +81,13 @@ app = typer.Typer(
     cls=Commands,
     help="Molecular force fields that carry their own error bars.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 app.command(cls=reading_command("format", "energy_unit", "length_unit", "energy_key", "forces_key"))(check)
+app.command(cls=reading_command())(init)
 app.command()(train)
+app.command()(watch)
 app.command(cls=reading_command())(adopt)
 app.command()(trust)
 app.command(cls=reading_command())(evaluate)
@@ -88,6 +101,7 @@ app.command(cls=config_command(relax_options))(relax)
 app.command()(learn)
 app.command(cls=reading_command("format"))(select)
 app.command()(methods)
+app.command()(schema)
 app.command()(compare)
 app.command()(ensemble)
 app.command(cls=reading_command())(audit)

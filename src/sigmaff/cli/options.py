@@ -24,10 +24,13 @@ ConfigFile = Annotated[Path, typer.Argument(help="YAML file", show_default=False
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="override a key of the file: section.key=value (repeatable)")
 ]
-OodOption = Annotated[Path | None, typer.Option(help="structures unlike the training set, for the AUROC of σ")]
+OodOption = Annotated[
+    Path | None, typer.Option(help="structures unlike the training set: errors, coverage and AUROC of σ")
+]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 Force = Annotated[bool, typer.Option("--force", help="overwrite existing files")]
+SkipChecks = Annotated[bool, typer.Option("--skip-checks", help="do not check the data first, as 'sigmaff check' does")]
 Seed = Annotated[int, typer.Option(min=0, help="random seed")]
 ForcesStd = Annotated[
     Literal["auto", "exact", "sampled", "energy", "none"],

@@ -1,9 +1,10 @@
 """Tables that the commands print."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ase.data import chemical_symbols
 from ase.units import GPa
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -12,14 +13,12 @@ from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
 from sigmaff.models.file import Header
 from sigmaff.models.prediction import QUANTITIES, Calibration
-from sigmaff.models.record import AdoptedRecord
-from sigmaff.runs.compare import MethodResult, comparison_differences, comparison_rows
+from sigmaff.models.record import AdoptedRecord, Figures, RunRecord
+from sigmaff.runs.compare import MethodResult, comparison_sections
 from sigmaff.runs.methods import METHODS
 from sigmaff.units import KCAL_PER_MOL
 
 COLORS = {"error": "bold red", "warning": "yellow", "info": "default"}
-
-MAIN_COLUMNS = ("method", "MAE", "calibration", "AUROC", "ms")
 
 NO_UNITS = ("", "", "")
 UNITS = ("eV", "eV/Å", "eV/Å³")
@@ -33,14 +32,24 @@ ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, measure, u
     ("    before calibration", "calibration_paper_raw", NO_UNITS),
     ("coverage of 68 %", "coverage_68", NO_UNITS),
     ("coverage of 95 %", "coverage_95", NO_UNITS),
+    ("rms error / σ", "rms_z", NO_UNITS),
     ("NLL", "nll", NO_UNITS),
     ("CRPS", "crps", UNITS),
     ("Spearman σ, |error|", "spearman", NO_UNITS),
-    ("AUROC of the --ood set", "auroc", NO_UNITS),
-    ("  trace of the covariance", "auroc_trace", NO_UNITS),
-    ("  geometric mean of atoms", "auroc_geometric_mean", NO_UNITS),
-    ("  largest of an atom", "auroc_largest_atom", NO_UNITS),
 )
+OOD_ROWS: tuple[tuple[str, str, tuple[str, str, str]], ...] = (  # label, key with {} for the quantity, units
+    ("MAE", "ood_{}_mae", UNITS),
+    ("RMSE", "ood_{}_rmse", UNITS),
+    ("coverage of 68 %", "ood_{}_coverage_68", NO_UNITS),
+    ("coverage of 95 %", "ood_{}_coverage_95", NO_UNITS),
+    ("rms error / σ", "ood_{}_rms_z", NO_UNITS),
+    ("AUROC", "{}_auroc", NO_UNITS),
+    ("  trace of the covariance", "{}_auroc_trace", NO_UNITS),
+    ("  geometric mean of atoms", "{}_auroc_geometric_mean", NO_UNITS),
+    ("  largest of an atom", "{}_auroc_largest_atom", NO_UNITS),
+)
+MOST_GROUPS = 20
+"""Groups that a table shows."""
 
 
 ADOPTED_ROWS = (
@@ -65,10 +74,53 @@ def metrics_table(summary: Summary, title: str) -> Table:
     columns = [Column(""), *(Column(name, justify="right") for name in shown)]
     table = Table(*columns, title=Text(f"{title}: {summary['n_structures']} structures"), title_justify="left")
     for label, measure, units in ROWS:
-        values = [summary.get(f"{quantity}_{measure}") for quantity in shown]
-        if any(value is not None for value in values):
-            table.add_row(label, *(_value(value, unit) for value, unit in zip(values, units, strict=False)))
+        _add_row(table, label, [summary.get(f"{quantity}_{measure}") for quantity in shown], units)
     return table
+
+
+def ood_table(figures: Summary, name: str) -> Table:
+    """Errors of a model on an out-of-distribution set, whether σ covers them, and whether it tells the set apart."""
+    columns = [Column(""), Column("energy", justify="right"), Column("forces", justify="right")]
+    title = Text(f"out of distribution, {name}: {figures['ood_n_structures']} structures")
+    table = Table(*columns, title=title, title_justify="left")
+    for label, key, units in OOD_ROWS:
+        _add_row(table, label, [figures.get(key.format(quantity)) for quantity in ("energy", "forces")], units)
+    return table
+
+
+def groups_table(groups: Mapping[str, Summary]) -> Table:
+    """Errors and coverage of each group; energies / forces."""
+    labels = ("structures", "MAE (eV, eV/Å)", "68 % covers", "95 % covers", "rms error / σ")
+    columns = [Column("group"), *(Column(label, justify="right") for label in labels)]
+    table = Table(*columns, title="groups: energies / forces", title_justify="left")
+    for name, figures in list(groups.items())[:MOST_GROUPS]:
+        pairs = [
+            " / ".join(_number(figures.get(f"{quantity}_{key}"), digits) for quantity in ("energy", "forces"))
+            for key, digits in (("mae", ".3g"), ("coverage_68", ".3f"), ("coverage_95", ".3f"), ("rms_z", ".2f"))
+        ]
+        table.add_row(Text(name), str(figures["n_structures"]), *pairs)
+    if len(groups) > MOST_GROUPS:
+        table.caption = Text(f"and {len(groups) - MOST_GROUPS} smaller groups, in the JSON file", justify="left")
+    return table
+
+
+def result_tables(record: RunRecord) -> Iterator[Table]:
+    """Tables of all that a run was tested on."""
+    if record.metrics is not None:
+        yield metrics_table(record.metrics, title="test structures")
+    if record.groups:
+        yield groups_table(record.groups)
+    yield from (ood_table(figures, name) for name, figures in record.ood.items() if figures)
+
+
+def _add_row(table: Table, label: str, values: Sequence[object], units: Sequence[str]) -> None:
+    """Add a row, if it has a value."""
+    if any(value is not None for value in values):
+        table.add_row(label, *(_value(value, unit) for value, unit in zip(values, units, strict=False)))
+
+
+def _number(value: object, digits: str) -> str:
+    return f"{value:{digits}}" if isinstance(value, float | int) else "–"
 
 
 def adopted_table(record: AdoptedRecord) -> Table:
@@ -105,6 +157,7 @@ def info_table(header: Header, n_parameters: int) -> Table:
         "reference energies": ", ".join(
             f"{chemical_symbols[number]} {energy:.6f} eV" for number, energy in statistics.reference_energies.items()
         ),
+        "charge and spin": str(statistics.electrons),
         "compositions": statistics.compositions,
         "trained on": f"{statistics.n_structures} structures",
         **{f"{name} σ": _calibration(found) for name, found in header.calibrations._asdict().items()},
@@ -116,6 +169,8 @@ def info_table(header: Header, n_parameters: int) -> Table:
     for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
         if metrics.get(f"{quantity}_mae") is not None:
             rows[f"test MAE, {quantity}"] = f"{metrics[f'{quantity}_mae']:.5g} {unit}"
+    rows |= {f"on {name}": _ood_words(figures) for name, figures in record.ood.items() if figures}
+    rows |= {f"test MAE, {name}": _group_words(figures) for name, figures in record.groups.items()}
     rows |= {} if record.adopted is None else _errors_beside(record.adopted)
     for name, text in rows.items():
         table.add_row(Text(name, style="bold"), Text(text))
@@ -144,28 +199,56 @@ def methods_table(backbone: BackboneConfig) -> Table:
     return table
 
 
-def differences_table(results: Sequence[MethodResult]) -> Table | None:
-    """Differences between methods with their intervals; ``None`` if there are none."""
-    header, *rows = comparison_differences(results) or [[]]
-    if not rows:
-        return None
-    columns = [Column(label, no_wrap=not label) for label in header]
-    table = Table(*columns, title=Text("differences [95 % interval]"), title_justify="left")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    table.caption = Text("intervals are of the test structures, for these trained models", justify="left")
-    return table
+def comparison_tables(results: Sequence[MethodResult], width: int) -> Iterator[Table | Padding]:
+    """Tables with explanations that fit into ``width`` columns of text; a table that is wider is continued below."""
+    for section in comparison_sections(results):
+        for number, rows in enumerate(_fitting(section.rows, width)):
+            sizes = zip(rows[0], _widths(rows), strict=True)
+            columns = [Column(label, justify="right", width=size) for label, size in sizes]
+            columns[0].justify = "left"
+            table = plain_table(*columns)
+            table.title, table.title_justify = Text(section.title + (", continued" if number else "")), "left"
+            for row in rows[1:]:
+                table.add_row(*(Text(cell, no_wrap=True) for cell in row))
+            yield table
+        yield Padding(Text(section.lead, style="dim"), (0, 0, 1, 0))
 
 
-def comparison_table(results: Sequence[MethodResult]) -> Table:
-    """The main metrics of a comparison; its files have all."""
-    rows = comparison_rows(results)
-    labels = [label for label in rows[0] if label.startswith(MAIN_COLUMNS)]
-    columns = [Column("method", no_wrap=True), *(Column(label, justify="right") for label in labels[1:])]
-    table = Table(*columns, title="comparison", title_justify="left")
-    for row in rows:
-        table.add_row(*(row[label] for label in labels))
-    return table
+def _fitting(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:
+    """The columns in groups that fit, each with the columns that name its rows: the first, and one without label."""
+    widths = _widths(rows)
+    names = [index for index, label in enumerate(rows[0]) if index == 0 or not label]
+    groups: list[list[int]] = [[]]
+    for index in range(len(names), len(widths)):
+        if groups[-1] and sum(widths[i] + 2 for i in (*names, *groups[-1], index)) > width:
+            groups.append([])
+        groups[-1].append(index)
+    for group in groups:
+        yield [[row[i] for i in (*names, *group)] for row in rows if {row[i] for i in group} != {"–"}]
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Of each column: of its widest cell, or of the longest word of its label."""
+    return [max(map(len, (*label.split(" "), *cells))) for label, *cells in zip(*rows, strict=True)]
+
+
+def _ood_words(figures: Figures) -> str:
+    """Errors on an out-of-distribution set, what σ covers of them, and whether it tells the set apart."""
+    found = []
+    for quantity, unit in (("energy", "eV"), ("forces", "eV/Å")):
+        if (mae := figures.get(f"ood_{quantity}_mae")) is not None:
+            shares = [figures.get(f"ood_{quantity}_coverage_{level}") for level in (68, 95)]
+            covered = f" (68 % covers {shares[0]:.1%}, 95 % covers {shares[1]:.1%})" if None not in shares else ""
+            found.append(f"{quantity} MAE {mae:.5g} {unit}{covered}")
+        if (auroc := figures.get(f"{quantity}_auroc")) is not None:
+            found.append(f"{quantity} AUROC {auroc:.3f}")
+    return ", ".join([f"{figures['ood_n_structures']} structures", *found])
+
+
+def _group_words(figures: Figures) -> str:
+    units = {"energy": "eV", "forces": "eV/Å"}
+    known = {quantity: figures.get(f"{quantity}_mae") for quantity in units}
+    return ", ".join(f"{name} {mae:.5g} {units[name]}" for name, mae in known.items() if mae is not None)
 
 
 def _settings(settings: dict[str, object]) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigFile, Force, SetOption, refuse_overwrites
+from sigmaff.cli.options import ConfigFile, Force, SetOption, SkipChecks, refuse_overwrites
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import print_defaults as defaults_text
 from sigmaff.config import read_config
@@ -24,9 +24,10 @@ def train(
         bool, typer.Option("--print-defaults", help="print every key with its default and exit")
     ] = False,
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Train, calibrate and test a model. Rerun the same command to resume."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import result_tables
     from sigmaff.runs.config import RunConfig
     from sigmaff.runs.run import run
 
@@ -38,13 +39,13 @@ def train(
     options = {"output": output, "seed": seed, "training.accelerator": device}
     settings = read_config(RunConfig, config, set_ or [], options)
     with progress() as terminal:
-        result = run(settings, terminal, force=force)
+        result = run(settings, terminal, force=force, skip_checks=skip_checks)
     if result is None:
         return
     if result.already_done:
         say("this run is finished; nothing was done")
-    if result.metrics is not None:
-        console.print(metrics_table(result.metrics, title="test structures"))
+    for table in result_tables(result.record):
+        console.print(table)
     say(f"model: {result.model_path}")
 
 
@@ -52,12 +53,13 @@ def demo(
     output: Annotated[Path, typer.Option(help="directory of the demo")] = Path("demo"), force: Force = False
 ) -> None:
     """Label ethanol with GFN2-xTB, train and calibrate a model, test it on an unseen molecule. Takes minutes."""
-    from sigmaff.cli.tables import metrics_table
+    from sigmaff.cli.tables import metrics_table, ood_table
     from sigmaff.runs.demo import run_demo
 
     with progress() as terminal:
         summary, path = run_demo(output, terminal, force=force)
-    console.print(metrics_table(summary, title="ethanol, held out; unseen molecule: dimethyl ether"))
+    console.print(metrics_table(summary, title="ethanol, held out"))
+    console.print(ood_table(summary, "dimethyl ether, an unseen molecule"))
     say(f"report: {path}")
 
 
@@ -84,20 +86,22 @@ def compare(
     set_: SetOption = None,
     output: Annotated[Path | None, typer.Option(help="directory of the comparison; overrides the file")] = None,
     force: Force = False,
+    skip_checks: SkipChecks = False,
 ) -> None:
     """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
-    from sigmaff.cli.tables import comparison_table, differences_table
+    from sigmaff.cli.tables import comparison_tables
     from sigmaff.runs.compare import write_comparison
     from sigmaff.runs.config import RunConfig
 
     require("a comparison", "jinja2", "matplotlib")
     settings = read_config(RunConfig, config, set_ or [], {"output": output})
     with progress() as terminal:
-        results = sf.compare(settings, methods or ["all"], listener=terminal, force=force)
+        results = sf.compare(settings, methods or ["all"], listener=terminal, force=force, skip_checks=skip_checks)
+    if all(result.failed is not None for result in results):
+        raise SigmaffError(f"{settings.output}: no method has a result, so no comparison is written; see above why")
     paths = write_comparison(settings.output, results)
-    console.print(comparison_table(results))
-    if (differences := differences_table(results)) is not None:
-        console.print(differences)
+    for table in comparison_tables(results, console.width):
+        console.print(table)
     say("\n".join(f"{path}" for path in paths))
 
 

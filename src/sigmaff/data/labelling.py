@@ -15,6 +15,7 @@ from ase.neighborlist import neighbor_list
 from pydantic import Field, model_validator
 
 from sigmaff.config import Settings
+from sigmaff.data.electrons import NOT_STATED, ElectronicState, excess_spin
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.extras import require
 from sigmaff.factory import import_factory
@@ -55,6 +56,21 @@ class EngineConfig(Settings):
         if self.charge != 0 or self.multiplicity is not None:
             raise ValueError(f"charge and multiplicity are not passed to {self.calculator}; put them in arguments")
         return self
+
+
+def origin_of(engine: EngineConfig) -> dict[str, Any]:
+    """What labels of an engine are, for ``info``: method, total charge (e) and, if it is set, spin multiplicity."""
+    if engine.calculator not in ENGINES:
+        return {"labelled_by": engine.calculator}
+    spin = {} if engine.multiplicity is None else {"multiplicity": engine.multiplicity}
+    return {"labelled_by": engine.calculator, "charge": engine.charge, **spin}
+
+
+def engine_state(engine: EngineConfig) -> ElectronicState:
+    """Charge and spin that an engine computes; only the program behind a factory knows its own."""
+    if engine.calculator not in ENGINES:
+        return NOT_STATED
+    return ElectronicState(charge=float(engine.charge), excess_spin=excess_spin(engine.multiplicity or 1))
 
 
 def label(atoms: Atoms, engine: EngineConfig) -> Atoms:

@@ -17,6 +17,12 @@ def find_overlap(a: LabelledStructures, b: LabelledStructures) -> IndexArray:
     return np.flatnonzero(first < len(a))
 
 
+def overlapping(a: LabelledStructures, b: LabelledStructures) -> list[tuple[int, int]]:
+    """Return for each structure of ``b`` that is also in ``a`` its indices in both, in the order of ``b``."""
+    first = first_occurrence([*a.structures, *b.structures])
+    return [(int(first[len(a) + index]), int(index)) for index in find_overlap(a, b)]
+
+
 def first_occurrence(structures: Sequence[Atoms]) -> IndexArray:
     """Return for each structure the index of the first equal structure, (n,): its own index if there is none before."""
     first = np.arange(len(structures))

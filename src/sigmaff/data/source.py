@@ -3,7 +3,16 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from sigmaff.config import Settings
 from sigmaff.errors import ConfigError
@@ -11,6 +20,7 @@ from sigmaff.units import energy_unit, length_unit
 
 Format = Literal["auto", "extxyz", "ase_db", "ase_traj", "md17", "rmd17", "rmd17_original", "qm7x"]
 Label = Literal["energy", "forces", "stress"]
+GROUP_KEY = "config_type"
 
 
 class DataSource(Settings):
@@ -31,6 +41,11 @@ class DataSource(Settings):
     )
     forces_key: str | None = Field(None, description="name of the forces; null: forces or REF_forces")
     stress_key: str | None = Field(None, description="name of the stress; null: stress or REF_stress")
+    group_key: str = Field(
+        GROUP_KEY,
+        description="name of the value in extxyz, db and traj that says which group a structure belongs to, for errors "
+        "and weights of each group",
+    )
     energy_unit: str | None = Field(
         None,
         description="eV, meV, kcal/mol, kJ/mol, Hartree or Rydberg; null: the unit that the file or its format states "
@@ -42,10 +57,20 @@ class DataSource(Settings):
         "all", description="structures to read from a QM7-X file"
     )
 
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the default name of groups: as versions without it wrote it."""
+        written: dict[str, Any] = serialize(self)
+        return {key: value for key, value in written.items() if (key, value) != ("group_key", GROUP_KEY)}
+
     @model_validator(mode="before")
     @classmethod
     def _from_path(cls, value: Any) -> Any:
         return {"path": value} if isinstance(value, str | Path) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
 
     @field_validator("energy_unit", "length_unit", "forces_unit")
     @classmethod

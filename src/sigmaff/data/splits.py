@@ -27,7 +27,9 @@ class SplitConfig(Settings):
         "validation, then test. official: the indices in the data file; validation is drawn from the official training "
         "set, so that a run uses no more labels than the benchmark allows",
     )
-    n_train: int = Field(1000, ge=1, description="number of structures for training")
+    n_train: int | None = Field(
+        1000, ge=1, description="number of structures for training; null: all others, and no test if n_test is null too"
+    )
     n_validation: int = Field(
         100, ge=0, description="number of structures for early stopping, calibration and model selection"
     )
@@ -77,6 +79,7 @@ def make_split(
         time_index: (n,) order in time; ``None`` means the order in the file.
         series: frames with the same atoms in their order in time, for the kind "auto".
     """
+    config = _counted(config, n, official)
     if config.kind == "official":
         return _official(config, official)
     if config.kind == "blocked":
@@ -85,8 +88,21 @@ def make_split(
     return split if config.kind == "random" else _in_time(config, split, series)
 
 
+def _counted(config: SplitConfig, n: int, official: Mapping[str, IndexArray] | None) -> SplitConfig:
+    """With the number of training structures, if they are all that others leave."""
+    if config.n_train is not None:
+        return config
+    n_test = config.n_test or 0
+    if config.kind == "official" and official is not None:
+        n, n_test = official["train"].shape[1], 0
+    if (left := n - config.n_validation - n_test) < 1:
+        raise ConfigError(f"the data has {n} structures: {_asked(config)} leaves none for training")
+    return config.model_copy(update={"n_train": left, "n_test": config.n_test or 0})
+
+
 def _consecutive(config: SplitConfig, order: IndexArray, gap: int) -> Split:
     """Take train, validation and test consecutively from ``order``."""
+    assert config.n_train is not None
     start_validation = config.n_train + gap
     start_test = start_validation + config.n_validation + gap
     needed = start_test + config.n_test if config.n_test else start_test - gap
@@ -179,6 +195,7 @@ def _official(config: SplitConfig, official: Mapping[str, IndexArray] | None) ->
     generator = np.random.default_rng(config.seed)
     train = generator.permutation(official["train"][config.fold])
     test = generator.permutation(official["test"][config.fold])
+    assert config.n_train is not None
     if config.n_train + config.n_validation > len(train) or (config.n_test or 0) > len(test):
         raise ConfigError(
             f"the official split has {len(train)} training and {len(test)} test structures, "

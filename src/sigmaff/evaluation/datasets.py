@@ -1,8 +1,19 @@
 """Which structures a model may see: data sets for it, its own training and test structures, calibration on them."""
 
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from sigmaff.data import DataSource, GraphDataset, LabelledStructures, find_overlap, read_structures, require_elements
+from sigmaff.data import (
+    DataFiles,
+    DataSource,
+    GraphDataset,
+    LabelledStructures,
+    find_overlap,
+    join_structures,
+    read_parts,
+    require_elements,
+    require_state,
+)
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.calibrate import calibrate_evaluation, energy_force_std
 from sigmaff.evaluation.calibration import CalibrationMethod
@@ -49,8 +60,9 @@ def calibrate(
 
 
 def dataset_for(model: Model, structures: LabelledStructures) -> GraphDataset:
-    """Structures as graphs for a model. An element that the model does not know is an error that names the frame."""
+    """Structures as graphs for a model. An unknown element, or another charge, is an error that names the frame."""
     require_elements(structures, model.elements)
+    require_state(structures, model.electrons)
     return GraphDataset(structures, model.cutoff, model.dtype)
 
 
@@ -59,6 +71,7 @@ def foreign_dataset(model: Model, structures: LabelledStructures) -> GraphDatase
 
     An unknown element has no reference energy: the model has a σ for it, but its errors are undefined.
     """
+    require_state(structures, model.electrons)
     known = set(structures.elements) <= set(model.elements)
     return GraphDataset(structures if known else structures.without_labels(), model.cutoff, model.dtype)
 
@@ -69,16 +82,34 @@ def recorded_structures(model: Model, part: Part, *, labelled: bool = True) -> L
         record = model.record
         if record.config is None or record.split is None:
             raise DataError("its record names none")
-        source = DataSource.model_validate(record.config["data"]["source"])
-        if file_digest(source.path) != record.data_sha256:
-            raise DataError(f"{source.path} has changed since the model was trained")
-        structures = read_structures(source if labelled else source.model_copy(update={"labels": ()}))
-        chosen = structures.subset(getattr(record.split, part))
+        data = record.config["data"]
+        files = DataFiles.model_validate({name: data[name] for name in DataFiles.model_fields if name in data})
+        digests = iter(record.data_digests)
+        files = files.changed(lambda source: _found(source, next(digests), model.file, labelled=labelled))
+        chosen = join_structures(list(read_parts(files).values())).subset(getattr(record.split, part))
     except (LookupError, TypeError, ValueError, OSError, SigmaffError) as error:  # an old, foreign or altered record
         raise DataError(f"the model's own {part} structures are not available ({error})") from None
     if not len(chosen):
         raise DataError(f"the model's own record names no {part} structures")
     return chosen
+
+
+def _found(source: DataSource, sha256: str | None, model_file: Path | None, *, labelled: bool) -> DataSource:
+    """The file where it is now, and with its labels or without."""
+    changed = {"path": _same_file(source.path, sha256, model_file)} | ({} if labelled else {"labels": ()})
+    return source.model_copy(update=changed)
+
+
+def _same_file(path: Path, sha256: str | None, model_file: Path | None) -> Path:
+    """The file with this content: where it was, or under its name here, beside the model, or in a folder above it."""
+    folders = [] if model_file is None else model_file.resolve().parents[:3]
+    places = [path, Path(path.name), *(folder / name for folder in folders for name in (path, path.name))]
+    for place in places:
+        if place.is_file() and file_digest(place) == sha256:
+            return place
+    if path.is_file():
+        raise DataError(f"{path} has changed since the model was trained")
+    raise DataError(f"{path} is missing; put it here or beside the model")
 
 
 def leaked_structures(model: Model, structures: LabelledStructures) -> int:

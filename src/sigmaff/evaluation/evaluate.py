@@ -10,6 +10,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from torch import Tensor
 
 from sigmaff.data import GraphDataset
+from sigmaff.data.statistics import undetermined_energies
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.evaluation.metrics import FloatArray
 from sigmaff.evaluation.samples import IntArray, Sample
@@ -63,12 +64,14 @@ class Evaluation:
     stress: FloatArray | None = None  # (n_structures, 6) true, eV/Å³, ASE's order; rows are NaN without a cell
     stress_predicted: FloatArray | None = None  # (n_structures, 6)
     stress_std_raw: FloatArray | None = None  # (n_structures, 6)
+    undetermined: tuple[int, ...] = ()  # structures whose energies the training set does not determine
     composition_std: FloatArray | None = None  # (n_structures,) of reference energies; no calibration scales it
     energy_calibration: Calibration = UNCALIBRATED
     forces_calibration: Calibration = UNCALIBRATED
     stress_calibration: Calibration = UNCALIBRATED
     provenance: Provenance  # of the raw σ
     seconds_per_structure: float = 0.0  # spent in the model
+    groups: tuple[str, ...] | None = None  # (n_structures,) what kind each is; None: the data do not say
 
     @property
     def n_structures(self) -> int:
@@ -206,7 +209,7 @@ def evaluate(
         listener: callbacks for progress.
     """
     unseen = not set(dataset.structures.elements) <= set(model.elements)
-    return evaluate_predictor(
+    found = evaluate_predictor(
         Uncalibrated(model, unseen_elements=unseen),
         dataset,
         name=name,
@@ -215,6 +218,10 @@ def evaluate(
         calibrations=model.calibrations if forces_std != "energy" else model.calibrations._replace(forces=None),
         listener=listener,
     )
+    if listener is not None and found.undetermined and not unseen:
+        formulas = [dataset.structures.structures[index].get_chemical_formula() for index in found.undetermined]
+        listener.warn(f"{name}, {len(formulas)} of {len(dataset)} structures: {undetermined_energies(formulas)}")
+    return replace(found, groups=dataset.structures.groups)
 
 
 def evaluate_predictor(
@@ -267,6 +274,7 @@ def _compared(
         energy_predicted=_float64(prediction.energy),
         energy_std_raw=_joined([prediction.energy_std]),
         composition_std=_joined([prediction.composition_std]),
+        undetermined=_indices(prediction.undetermined),
         forces=_joined([known.forces for known in labels]),
         forces_predicted=_float64(prediction.forces),
         forces_std_raw=_resolved(_joined([prediction.forces_std])),
@@ -301,6 +309,10 @@ def _joined(tensors: Sequence[Tensor | None]) -> FloatArray | None:
     """The batches of one quantity as one array; ``None`` if it is missing from one batch."""
     present = [_float64(tensor) for tensor in tensors if tensor is not None]
     return np.concatenate(present) if len(present) == len(tensors) else None
+
+
+def _indices(mask: Tensor | None) -> tuple[int, ...]:
+    return () if mask is None else tuple(mask.nonzero().flatten().tolist())
 
 
 def _voigt(stress: FloatArray | None) -> FloatArray | None:

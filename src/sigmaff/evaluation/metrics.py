@@ -127,6 +127,11 @@ def ence(errors: npt.ArrayLike, std: npt.ArrayLike, n_bins: int = 10) -> float:
     return float((np.abs(rms_std - rms_error) / rms_std).mean())
 
 
+def rms_z(errors: npt.ArrayLike, std: npt.ArrayLike) -> float:
+    """Root of the mean of (e/σ)²: 1 for Gaussian errors with this σ, larger where σ is too small."""
+    return float(np.sqrt(np.square(standardised_sizes(errors, std)).mean()))
+
+
 def sharpness(std: npt.ArrayLike) -> float:
     """Root of the mean σ²: how wide the error bars are, right or wrong."""
     return float(np.sqrt(np.square(positive_std(std)).mean()))

@@ -28,6 +28,8 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     - ``_ci``: 95 % bootstrap interval over structures. Resampling adds chance to a calibration score, so
       near its finite-sample floor the interval may lie above the score itself. ``_auroc_ci``: score interval,
       which is not a point at an AUROC of 1 (``metrics.auroc_interval``).
+    - ``n_undetermined``: structures whose composition leaves the energy without a known constant.
+    - ``_rms_z``: root mean square of error over σ. ``ood_``: of the OOD set.
     - ``_std_zero``: how many σ are 0, as of forces that vanish by symmetry; σ measures leave them out.
     - ``energy_auroc`` and ``energy_fpr95`` rank structures by energy σ per atom (``_total``: of the whole),
       ``forces_auroc`` and ``forces_fpr95`` by the rms of their force σ, ``forces_auroc_trace`` by the sum of their raw
@@ -39,17 +41,14 @@ def summarize(evaluation: Evaluation, ood: Evaluation | None = None) -> Summary:
     return {
         "n_structures": evaluation.n_structures,
         "n_atoms": evaluation.n_atoms,
+        "n_undetermined": len(evaluation.undetermined),
         "seconds_per_structure": evaluation.seconds_per_structure,
         **_errors(evaluation, "energy", "forces", "stress"),
         "energy_mae_per_atom": _error(evaluation.per_atom(evaluation.energy_error), metrics.mae),
         "energy_std_zero": _n_zero(evaluation.energy_std_raw),
         "forces_std_zero": _n_zero(evaluation.forces_std_raw),
         "stress_std_zero": _n_zero(evaluation.stress_std_raw),
-        **{
-            f"{quantity}_{key}": _finite(measure(samples[quantity])) if quantity in samples else None
-            for quantity in QUANTITIES
-            for key, measure in STD_MEASURES.items()
-        },
+        **std_measures(samples, *STD_MEASURES),
         "forces_atom_spearman": _atom_spearman(evaluation),
         **_intervals(evaluation, samples),
         **_ood_measures(evaluation, ood),
@@ -64,6 +63,7 @@ STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "miscalibration_area": lambda s: metrics.miscalibration_area(s.errors, s.std, s.calibration),
     "coverage_68": lambda s: float(s.coverage([metrics.ONE_SIGMA])[0]),
     "coverage_95": lambda s: float(s.coverage([0.95])[0]),
+    "rms_z": lambda s: metrics.rms_z(s.errors, s.std),
     "nll": lambda s: metrics.nll(s.errors, s.std, s.calibration),
     "nll_raw": lambda s: metrics.nll(s.errors, s.std_raw),
     "crps": lambda s: metrics.crps(s.errors, s.std, s.calibration),
@@ -73,6 +73,19 @@ STD_MEASURES: dict[str, Callable[[Sample], float]] = {
     "retention_area": lambda s: metrics.retention_area(s.errors, s.std),
     "retention_gain": lambda s: metrics.retention_gain(s.errors, s.std),
 }
+
+
+OOD_MEASURES = ("coverage_68", "coverage_95", "rms_z")
+"""Of σ of an OOD set, beside its errors."""
+
+
+def std_measures(samples: Mapping[Quantity, Sample], *names: str) -> Summary:
+    """Measures of σ by name, for each quantity; ``None`` if it has no σ or no label."""
+    return {
+        f"{quantity}_{name}": _finite(STD_MEASURES[name](samples[quantity])) if quantity in samples else None
+        for quantity in QUANTITIES
+        for name in names
+    }
 
 
 def _finite(value: float) -> float | None:
@@ -200,6 +213,10 @@ def _ood_measures(evaluation: Evaluation, ood: Evaluation | None) -> Summary:
         **{f"{name}_spearman_with_ood": _joint_spearman(name, evaluation, ood) for name in ("energy", "forces")},
         "ood_n_structures": None if ood is None else ood.n_structures,
         **{f"ood_{key}": value for key, value in _errors(ood, "energy", "forces").items()},
+        **{
+            f"ood_{key}": value
+            for key, value in std_measures({} if ood is None else ood.samples, *OOD_MEASURES).items()
+        },
     }
 
 

@@ -160,7 +160,7 @@ class Head(nn.Module, ABC):
     forces_weight: float = 0.99
     """Default of ρ in the loss (1 − ρ)·energy + ρ·forces."""
     has_likelihood_loss: ClassVar[bool] = False
-    """Whether ``energy_loss`` is a negative log-likelihood, up to ``energy_penalty``. It has no unit: how much it
+    """Whether ``energy_losses`` are negative log-likelihoods, up to ``energy_penalties``. It has no unit: how much it
     counts beside errors of forces depends on theirs."""
     learning_rate: float | None = None
     """Default learning rate of the head's own parameters; ``None`` is that of the backbone."""
@@ -207,18 +207,22 @@ class Head(nn.Module, ABC):
         self.to(dtype)
 
     def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """The energy part of the training loss.
+        """The energy part of the training loss: the mean of ``energy_losses``."""
+        return self.energy_losses(distribution, target, n_train).mean()
+
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """The energy part of the training loss of each structure, (n_structures,).
 
         Arguments:
             distribution: predicted energies of a batch.
             target: true energies (n_structures,), normalised.
-            n_train: number of training structures.
+            n_train: number of training structures, which share a term that no structure owns.
         """
         raise TypeError(f"the {self.method} head is solved, not trained")
 
-    def energy_penalty(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
-        """The part of a likelihood loss that has the unit of energy, as errors of forces do."""
-        return target.new_zeros(())
+    def energy_penalties(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
+        """The part of a likelihood loss that has the unit of energy, as errors of forces do, (n_structures,)."""
+        return torch.zeros_like(target)
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
         """How unusual the surroundings of each atom are, as a variance of energy, (n_atoms,).

@@ -37,6 +37,6 @@ class Deterministic(Head):
     def node_mean(self, node_features: Tensor) -> Tensor:
         return self.linear(self.activation(self.embedding.last(node_features))).squeeze(-1)
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Mean absolute error."""
-        return (distribution.mean - target).abs().mean()
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """Absolute errors."""
+        return (distribution.mean - target).abs()

@@ -108,15 +108,15 @@ class Evidential(Head):
             if self.linear.bias is not None:
                 self.linear.bias[0] = readout.bias[0]
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Mean of the negative log-likelihood + λ|E − γ|(2v + α)."""
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """Negative log-likelihood + λ|E − γ|(2v + α)."""
         assert isinstance(distribution, NormalInverseGamma)
-        return (distribution.negative_log_likelihood(target) + self._penalties(distribution, target)).mean()
+        return distribution.negative_log_likelihood(target) + self._penalties(distribution, target)
 
-    def energy_penalty(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
-        """Mean of λ|E − γ|(2v + α)."""
+    def energy_penalties(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
+        """λ|E − γ|(2v + α)."""
         assert isinstance(distribution, NormalInverseGamma)
-        return self._penalties(distribution, target).mean()
+        return self._penalties(distribution, target)
 
     def _penalties(self, distribution: NormalInverseGamma, target: Tensor) -> Tensor:
         evidence = 2.0 * distribution.evidence.double() + distribution.excess.double() + 1.0

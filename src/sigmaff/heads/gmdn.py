@@ -178,7 +178,7 @@ class GMDN(Head):
             added, stds = width * offsets, width * functional.softplus(stds)
         return functional.log_softmax(logits, dim=-1), added, stds + self.config.min_std
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Mean negative log-likelihood, never below log(√(2π) min_std)."""
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """Negative log-likelihood, never below log(√(2π) min_std)."""
         assert isinstance(distribution, GaussianMixture)
-        return -distribution.log_density(target).mean()
+        return -distribution.log_density(target)

@@ -187,9 +187,9 @@ class SVGP(Head):
         distribution = self.process(self._summed(node_features, graph), _pseudo_atoms(graph))
         return EnergyDistribution(mean=distribution.mean, variance=distribution.variance)
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative predictive log-likelihood plus KL(q(w) ‖ p(w)) shared by the n_train structures."""
-        return self.process.energy_loss(distribution, target, n_train)
+        return self.process.energy_losses(distribution, target, n_train)
 
     def draw(self) -> None:
         self.process.draw()

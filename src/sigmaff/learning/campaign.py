@@ -15,7 +15,7 @@ from ase import Atoms
 
 from sigmaff.backbones import AdoptConfig
 from sigmaff.data import label_structures, read_structures, require_elements
-from sigmaff.data.labelling import require_engine
+from sigmaff.data.labelling import engine_state, origin_of, require_engine
 from sigmaff.errors import DataError
 from sigmaff.evaluation import evaluate, summarize
 from sigmaff.evaluation.datasets import dataset_for
@@ -35,7 +35,7 @@ from sigmaff.learning.labels import (
 )
 from sigmaff.learning.records import Explored, RoundSummary, read_file, write_file
 from sigmaff.learning.selection import Pick, in_window, largest_std, possible_method, replaced_method, select
-from sigmaff.learning.start import start_structures
+from sigmaff.learning.start import check_sources, start_structures
 from sigmaff.models.adopt import read_potential
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures
@@ -66,18 +66,23 @@ class CampaignResult:
         return Directory(self.directory).round(len(self.rounds) - 1).model
 
 
-def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bool = False) -> CampaignResult:
+def learn(
+    config: CampaignConfig, listener: Listener | None = None, *, force: bool = False, skip_checks: bool = False
+) -> CampaignResult:
     """Run a campaign. Call it again with the same settings to resume it.
 
     Arguments:
         config: settings; ``config.output`` is the directory of the campaign.
         listener: progress callbacks; ``None`` is silent.
         force: remove a campaign in that directory and begin anew.
+        skip_checks: do not check the structures to start from and to test on first.
     """
     _require_packages(config)
     directory = Directory(config.output)
     try:
         with directory.folder.lock(), ExitStack() as stack:
+            if not skip_checks and (force or not directory.round(0).selected.exists()):
+                check_sources(config, listener)
             config = directory.claim(config, force=force)
             client = cache(lambda: stack.enter_context(workers(config.cluster)))
             return _Campaign(Context(config, listener or Listener(), client), directory).run()
@@ -87,8 +92,7 @@ def learn(config: CampaignConfig, listener: Listener | None = None, *, force: bo
 
 def _require_packages(config: CampaignConfig) -> None:
     """Raise ``ConfigError`` for a missing package now, not after hours."""
-    tensorboard = ["tensorboard"] if config.training.tensorboard else []
-    training = ["lightning_fabric", *tensorboard] if config.trains else []
+    training = config.training.packages if config.trains else []
     require("a campaign", *training, "distributed", "jinja2", "matplotlib")
     if config.cluster.scheduler is None:  # else the engine runs where that scheduler's workers are
         require_engine(config.engine)
@@ -121,7 +125,7 @@ class _Campaign:
 
     def _begin(self, round_: Round) -> None:
         if not round_.selected.exists():
-            structures = start_structures(self.config.start, self._rng(0, 0))
+            structures = start_structures(self.config.start, self._rng(0, 0), engine_state(self.config.engine))
             if isinstance(backbone := self.config.model.backbone, AdoptConfig):
                 self.listener.stage(f"reading {backbone.adopt}")
                 require_elements(
@@ -211,6 +215,8 @@ class _Campaign:
         self.listener.stage(f"round {round_.number}: labelling {len(selected)} structures")
         label_round(self.context, round_, selected)
         labelled, failures = labels_so_far(round_, self.config.hold_out_every), set_aside(round_.so_far())
+        for atoms in labelled:
+            atoms.info |= origin_of(self.config.engine)
         write_file(self.directory.failures, failures, force=True)
         if n_lost := len(selected) - len(labelled_in(round_)):
             last = failures[-1].errors[-1]

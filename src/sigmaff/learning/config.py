@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.config import Settings
 from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
+from sigmaff.data.free_atoms import FREE_ATOM_METHODS
 from sigmaff.data.labelling import EngineConfig
 from sigmaff.evaluation import CalibrationMethod
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
@@ -171,8 +172,10 @@ class CampaignConfig(Settings):
     mc_dropout: MonteCarloDropoutConfig | None = Field(default=None, description="predict with dropout; null: without")
     training: TrainingConfig = Field(default=TrainingConfig(), description="how the backbone is trained")
     retrain: RetrainConfig = Field(default=RetrainConfig(), description="when the backbone is trained")
-    reference_energies: ReferenceEnergies = Field(
-        default="least_squares", description="energy of each element: least_squares, or values in eV by symbol"
+    reference_energies: ReferenceEnergies | None = Field(
+        default=None,
+        description="energy of each element: least_squares, gfn2-xtb, gfn1-xtb, or values in eV by symbol; null: that "
+        "of the engine where it is gfn2-xtb or gfn1-xtb, else least_squares",
     )
     calibration: CalibrationMethod = Field(default="auto", description="how σ is calibrated on held-out structures")
     hold_out_every: int = Field(
@@ -187,6 +190,12 @@ class CampaignConfig(Settings):
     cluster: ClusterConfig = Field(default=ClusterConfig(), description="where labels, MD and ensemble members run")
     output: Path = Field(default=Path("campaign"), description="directory of the campaign")
     seed: int = Field(default=0, ge=0, description="random seed")
+
+    @property
+    def _references(self) -> ReferenceEnergies:
+        if self.reference_energies is not None:
+            return self.reference_energies
+        return next((method for method in FREE_ATOM_METHODS if method == self.engine.calculator), "least_squares")
 
     @property
     def trains(self) -> bool:
@@ -231,5 +240,5 @@ class CampaignConfig(Settings):
         names = ("model", "training", "ensemble", "mc_dropout", "calibration", "seed")
         shared = {name: getattr(self, name) for name in names}
         split = SplitConfig(kind="random")  # not used: a round holds out labels by their number
-        data = DataConfig(source=DataSource(path=dataset), split=split, reference_energies=self.reference_energies)
+        data = DataConfig(source=DataSource(path=dataset), split=split, reference_energies=self._references)
         return RunConfig(**shared, data=data, backbone_from=backbone_from, output=output)

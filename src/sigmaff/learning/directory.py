@@ -73,7 +73,7 @@ class Round:
         return self.path / "explore" / f"{temperature:g}K.extxyz"
 
 
-FORMER = {"select.method": "variance_reduction"} | FORMER_DEFAULTS
+FORMER = {"select.method": "variance_reduction", "reference_energies": "least_squares"} | FORMER_DEFAULTS
 
 
 def _current(settings: Any) -> Any:

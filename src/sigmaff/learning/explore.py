@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from ase import Atoms
 
-from sigmaff.data import label_structures, read_structures
+from sigmaff.data import label_structures, read_structures, require_state
+from sigmaff.data.labelling import engine_state
 from sigmaff.errors import SigmaffError
 from sigmaff.evaluation import evaluate
 from sigmaff.evaluation.datasets import dataset_for
@@ -71,7 +72,9 @@ class _Explorer:
     def in_pool(self) -> Explored:
         """Structures of the pool that no earlier round selected."""
         assert self.config.explore.pool is not None
-        structures = read_structures(self.config.explore.pool.model_copy(update={"labels": ()})).structures
+        pool = read_structures(self.config.explore.pool.model_copy(update={"labels": ()}))
+        require_state(pool, engine_state(self.config.engine), of="the engine")
+        structures = pool.structures
         before = (atoms for round_ in self.round.before.so_far()[1:] for atoms in read_frames(round_.selected))
         taken = {int(atoms.info["pool_index"]) for atoms in before}
         left = [index for index in range(len(structures)) if index not in taken]

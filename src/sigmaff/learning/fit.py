@@ -13,6 +13,7 @@ from sigmaff.learning.records import RoundSummary, read_file
 from sigmaff.learning.train import RoundTraining, train_round
 from sigmaff.models.file import save
 from sigmaff.models.record import BackboneRecord
+from sigmaff.runs.data import tell_compositions
 from sigmaff.runs.record import record_of
 
 
@@ -20,9 +21,9 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     """Write the round's data set and its model, unless the model exists. labelled: with ``info["held_out"]``."""
     if round_.model.exists():
         return
+    config = context.config
     write_frames(round_.dataset, labelled)
     started = time.monotonic()
-    config = context.config
     held_out = [index for index, atoms in enumerate(labelled) if atoms.info["held_out"]]
     n_train = len(labelled) - len(held_out)
     last = read_file(round_.before.summary, RoundSummary).backbone if round_.number else None
@@ -35,6 +36,8 @@ def fit_round(context: Context, round_: Round, labelled: Sequence[Atoms]) -> Non
     )
     data = training.data()
     model, record = train_round(training, data, context.workers, context.listener)
+    if not round_.number:
+        tell_compositions(model.potentials[0].statistics, data, context.listener, "reference_energies")
     if model.kind is not None:
         drawn = [index for index, held in enumerate(held_out) if drawn_in(labelled[held]) is not None]
         structures = data.validation.structures

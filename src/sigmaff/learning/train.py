@@ -40,15 +40,15 @@ class RoundTraining(Settings):
     continues: Path | None = Field(default=None, description="backbone file to train further; null: from scratch")
 
     def data(self) -> RunData:
-        structures = read_structures(self.run.data.source)
+        (source,) = self.run.data.sources
+        structures = read_structures(source)
         held_out = np.array(self.held_out, dtype=np.int64)
         train = np.setdiff1d(np.arange(len(structures)), held_out)
         return split_data(structures, Split(train=train, validation=held_out, test=held_out[:0]), self.run)
 
     def anywhere(self) -> "RoundTraining":
         """The same with absolute paths."""
-        source = self.run.data.source.model_copy(update={"path": self.run.data.source.path.resolve()})
-        data = self.run.data.model_copy(update={"source": source})
+        data = self.run.data.changed(lambda source: source.model_copy(update={"path": source.path.resolve()}))
         run = self.run.model_copy(update={"data": data, "output": self.run.output.resolve()})
         return self.model_copy(update={"run": run})
 

@@ -1,7 +1,6 @@
 """An adopted network as a potential: alone, and with the reference energies of the user's labels."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,8 +9,8 @@ import numpy as np
 import torch
 
 from sigmaff.backbones.hosts import AdoptConfig, Host, Reading, read_host
-from sigmaff.data import DatasetStatistics, GraphDataset, LabelledStructures, ReferenceEnergies, compute_statistics
-from sigmaff.data.statistics import by_number
+from sigmaff.data import DatasetStatistics, GraphDataset, LabelledStructures, ReferenceEnergies
+from sigmaff.data.statistics import start_references, statistics_from
 from sigmaff.errors import DataError
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models.model import Model
@@ -96,9 +95,10 @@ def with_references(host: Potential, train: GraphDataset, reference: ReferenceEn
     if train.structures.energy is None:
         raise DataError(f"{train.structures.source}: adopting a potential needs energies; the data set has none")
     own, left = host.statistics.reference_energies, _left(host, train)
-    if isinstance(reference, Mapping):
-        reference = {number: energy - own.get(number, 0.0) for number, energy in by_number(reference).items()}
-    found = compute_statistics(GraphDataset(left, train.cutoff), reference)
+    start, source = start_references(left, reference)
+    if source not in ("least_squares", "isolated_atoms"):  # energies of atoms in the labels, of which own ones are left
+        start = {number: energy - own.get(number, 0.0) for number, energy in start.items()}
+    found = statistics_from(GraphDataset(left, train.cutoff), start, source)
     statistics = replace(
         found,
         scale=2.0 ** round(math.log2(found.scale)),

@@ -23,14 +23,17 @@ from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
+from sigmaff.models.integrity import is_whole, once, opened, sealed, unnamed
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
 from sigmaff.models.record import RunRecord
 from sigmaff.models.std_range import StdRange
 
-FORMAT_VERSION = 5
-"""5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ,
+FORMAT_VERSION = 6
+"""6: a digest, and every setting named; a new setting needs a new version, and its value in older ones a line in
+``_completed``; origin of reference energies, charge and spin, shortest distances.
+5: unseen surroundings, variance of energies from energies alone, draws of sampled force σ, force σ from energy σ,
 growth of force σ.
 4: centred linear kernels, calibration of stress, structures and standard errors of calibrations, open compositions.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
@@ -72,6 +75,8 @@ class Part(BaseModel):
                 raise ValueError(f"the shortest distance of {pair} is {length}")
         if statistics.reference_std is not None and not 0 <= statistics.reference_std < math.inf:
             raise ValueError("σ of reference energies is not a finite number of at least 0")
+        if not math.isfinite(statistics.electrons.charge or 0.0):
+            raise ValueError("the total charge is not a finite number")
         return statistics
 
 
@@ -170,7 +175,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         for name, value in potential.state_dict().items()
     }
     with atomic_write(Path(path), force=force) as temporary:
-        save_file(tensors, temporary, metadata={METADATA_KEY: header.model_dump_json()})
+        save_file(tensors, temporary, metadata={METADATA_KEY: sealed(header.model_dump_json(), tensors)})
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
@@ -181,7 +186,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
     model.calibrations = header.calibrations
     model.energy_force_std, model.std_range = header.energy_force_std, header.std_range
-    model.record = header.record
+    model.record, model.file = header.record, path
     return _moved(model, device).eval().requires_grad_(False)
 
 
@@ -243,8 +248,11 @@ def _read(path: Path) -> tuple[Header, dict[str, Tensor]]:
             metadata = (file.metadata() or {}).get(METADATA_KEY)
             if metadata is None:
                 raise ModelFileError(f"{path}: not a sigmaff model (a safetensors file of another program)")
-            header = _parse(path, metadata)
+            description, seal = opened(metadata)
+            header = _parse(path, description)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if (seal or header.format_version > 5) and not is_whole(description, tensors, seal):
+                raise ModelFileError(f"{path}: damaged: its content is not what was written; copy the file again")
             return header, _upgraded(path, header, tensors)
     except (SafetensorError, OSError) as error:
         raise ModelFileError(f"{path}: not a sigmaff model, or a damaged one ({error})") from None
@@ -311,21 +319,24 @@ def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor
 
 def _parse(path: Path, metadata: str) -> Header:
     try:
-        content = json.loads(metadata)
+        content = json.loads(metadata, object_pairs_hook=once)
         found = content.get("format_version") if isinstance(content, dict) else None
-    except (ValueError, RecursionError):
-        raise ModelFileError(f"{path}: its description is not readable; the file is damaged") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: its description is not readable; the file is damaged ({error})") from None
     if isinstance(found, int | float) and found > FORMAT_VERSION:
         raise ModelFileError(
             f"{path}: written in model format {found} by sigmaff {content.get('library_version')}; this is sigmaff "
             f"{version('sigmaff')}, which reads formats up to {FORMAT_VERSION}: install that version or a newer one"
         )
     try:
-        return Header.model_validate(_completed(content))
+        header = Header.model_validate(_completed(content))
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}"
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({reason})") from None
+    if found == FORMAT_VERSION and (lacks := unnamed(content, header.model_dump(mode="json", exclude={"record"}))):
+        raise ModelFileError(f"{path}: damaged: its description lacks {', '.join(lacks[:5])}")
+    return header
 
 
 def _completed(content: Any) -> Any:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -11,7 +12,7 @@ from ase import Atoms
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
-from sigmaff.data import GraphDataset, LabelledStructures, require_elements
+from sigmaff.data import ElectronicState, GraphDataset, LabelledStructures, require_elements, require_state
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.force_growth import connected_parts
@@ -26,6 +27,7 @@ from sigmaff.models.prediction import (
     calibrated,
     split_prediction,
     structure_prediction,
+    warn_of_undetermined,
 )
 from sigmaff.models.record import RunRecord
 from sigmaff.models.std_range import StdRange
@@ -48,6 +50,7 @@ class Model(nn.Module, ABC):
         self.energy_force_std: EnergyForceStd | None = None
         self.std_range: StdRange | None = None  # of reported σ on held-out structures
         self.record = RunRecord()
+        self.file: Path | None = None  # that it was read from
 
     @property
     @abstractmethod
@@ -68,6 +71,11 @@ class Model(nn.Module, ABC):
     def elements(self) -> tuple[int, ...]:
         """Atomic numbers that it was trained on, in order."""
         return self.potentials[0].elements
+
+    @property
+    def electrons(self) -> ElectronicState:
+        """Total charge and spin of the structures that it was trained on, as far as they state them."""
+        return self.potentials[0].statistics.electrons
 
     @property
     def kind(self) -> StdKind | None:
@@ -108,7 +116,8 @@ class Model(nn.Module, ABC):
     ) -> Prediction:
         """Energies, forces and the method's own σ in eV and Å, before calibration; as in evaluation mode.
 
-        Beside it ``composition_std``, the σ of reference energies, which is no matter of the method.
+        Beside it ``composition_std``, the σ of reference energies, which is no matter of the method, and
+        ``undetermined``.
 
         Elements that the model was not trained on have no reference energy: an error, or with ``unseen_elements`` an
         energy that is NaN, beside forces that mean nothing and a σ that should say so.
@@ -124,8 +133,7 @@ class Model(nn.Module, ABC):
                 prediction = self.compute(graph, way, stress_std=stress_std, unseen_elements=unseen_elements)
                 if forces_std == "energy":
                     prediction = self._with_energy_force_std(prediction, graph)
-                if prediction.energy_std is not None:
-                    prediction = replace(prediction, composition_std=self._composition_std(graph))
+                prediction = self._with_composition(prediction, graph)
                 return self._without_energies(prediction, graph) if unseen_elements else prediction
         finally:
             if was_training:
@@ -162,12 +170,18 @@ class Model(nn.Module, ABC):
         by_atom[order.to(std.device)] = per_atom[parts.structure_index.to(std.device)]
         return replace(prediction, component_std=by_atom)
 
-    def _composition_std(self, graph: AtomicGraph) -> Tensor:
-        """σ of energies due to reference energies that no training structure determines, eV, (n_structures,)."""
+    def _with_composition(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
+        """Add ``undetermined`` and, to a prediction with energy σ, ``composition_std``."""
         numbers, structure = graph.atomic_numbers.cpu().numpy(), graph.structure_index.cpu().numpy()
         counts = np.zeros((graph.n_structures, len(chemical_symbols)))
         np.add.at(counts, (structure, numbers), 1.0)
-        return torch.as_tensor(self.potentials[0].statistics.composition_std(counts), device=self.device)
+        statistics = self.potentials[0].statistics
+        std = None if prediction.energy_std is None else statistics.composition_std(counts)
+        return replace(
+            prediction,
+            composition_std=None if std is None else torch.as_tensor(std, device=self.device),
+            undetermined=torch.as_tensor(statistics.is_undetermined(counts), device=self.device),
+        )
 
     @abstractmethod
     def compute(
@@ -252,12 +266,15 @@ class Model(nn.Module, ABC):
             frame_index=np.arange(len(structures)),
         )
         require_elements(given, self.elements)
+        require_state(given, self.electrons)
         dataset = GraphDataset(given, self.cutoff, self.dtype)
         found: list[StructurePrediction] = []
         for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
             graph, _ = dataset.batch(indices)
             prediction = self.predict(graph, forces_std=forces_std, stress_std=stress_std)
             found += map(structure_prediction, split_prediction(prediction, graph))
+        pairs = zip(structures, found, strict=True)
+        warn_of_undetermined(atoms.get_chemical_formula() for atoms, one in pairs if one.energy_undetermined)
         return found
 
 

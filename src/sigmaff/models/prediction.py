@@ -1,6 +1,7 @@
 """The central types of output: what a model predicts, what its σ means, and how σ was calibrated."""
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -12,7 +13,8 @@ from ase.data import chemical_symbols
 from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
-from sigmaff.errors import SigmaffError
+from sigmaff.data.statistics import undetermined_energies
+from sigmaff.errors import SigmaffError, UndeterminedEnergyWarning
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.force_growth import ForceGrowth, Values
 
@@ -95,6 +97,9 @@ class Prediction:
     composition_std: Tensor | None = field(default=None, metadata=_per("structure"))
     """σ of reference energies that the compositions of the training set leave open. ``predict`` adds it to energy σ; no
     calibration scales it."""
+    undetermined: Tensor | None = field(default=None, metadata=_per("structure"))
+    """Whether nothing determines the constant in the energy of this composition: neither the training set nor
+    reference energies of a known origin. Forces do not depend on it."""
     component_std: Tensor | None = field(default=None, metadata=_per("atom"))
     """Raw energy σ per atom of the connected part of the graph that holds the atom, less what unseen surroundings add:
     that is in force σ already. Calibrated force σ may grow with it (``ForceGrowth``); present where that needs it."""
@@ -126,6 +131,7 @@ class StructurePrediction:
     node_energy_std: FloatArray | None = None  # (n_atoms,) eV; raw: how unusual an atom's surroundings are
     stress: FloatArray | None = None  # (3, 3) eV/Å³, ASE's sign; None without a periodic cell
     stress_std: FloatArray | None = None  # (3, 3) eV/Å³
+    energy_undetermined: bool = False  # the training set does not determine energies of this composition
     provenance: Provenance
 
 
@@ -276,9 +282,22 @@ def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Predict
 
 def structure_prediction(prediction: Prediction) -> StructurePrediction:
     """The prediction of a single structure as NumPy arrays."""
-    names = {item.name for item in fields(StructurePrediction)} - {"provenance"}
+    names = {item.name for item in fields(StructurePrediction)} - {"provenance", "energy_undetermined"}
     found: dict[str, Any] = {name: _array(name, getattr(prediction, name)) for name in names}
-    return StructurePrediction(**found, provenance=prediction.provenance)
+    return StructurePrediction(
+        **found, energy_undetermined=is_undetermined(prediction), provenance=prediction.provenance
+    )
+
+
+def is_undetermined(prediction: Prediction) -> bool:
+    """Whether the energy of a single structure is undetermined; false if that is not known."""
+    return prediction.undetermined is not None and bool(prediction.undetermined[0])
+
+
+def warn_of_undetermined(formulas: Iterable[str]) -> None:
+    """Warn users of Python once of energies of these compositions, if there are any."""
+    if names := list(formulas):
+        warnings.warn(undetermined_energies(names), UndeterminedEnergyWarning, stacklevel=3)
 
 
 def _array(name: str, tensor: Tensor | None) -> float | FloatArray | None:

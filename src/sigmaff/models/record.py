@@ -33,7 +33,7 @@ class FitRecord(_Record):
 
 
 class SplitRecord(_Record):
-    """Indices of structures in the data file."""
+    """Indices of structures in the data file; of several, they are counted through: source, validation, test."""
 
     train: list[int] = []
     validation: list[int] = []
@@ -78,16 +78,24 @@ class RunRecord(MemberRecord):
     members: list[MemberRecord] = []
     metrics: Figures | None = None  # of the test structures
     ood: dict[str, Figures] = {}  # by name of the set of other structures
+    groups: dict[str, Figures] = {}  # of the test structures of each group
     uncalibrated: dict[str, str] = {}  # quantities that could not be calibrated, and why
     adopted: AdoptedRecord | None = None
     backbone: BackboneRecord | None = None  # of a campaign
     seconds: float | None = None
     config: dict[str, Any] | None = None  # RunConfig as JSON
-    data_sha256: str | None = None
+    data_sha256: str | None = None  # of the data file; of several, of their digests in order
+    files_sha256: dict[str, str] = {}  # of every file that decides the model, by the name of its setting
     split: SplitRecord | None = None
     date: str | None = None
     machine: str | None = None
     versions: dict[str, str] = {}
+
+    @property
+    def data_digests(self) -> list[str | None]:
+        """SHA-256 of each data file, in the order of the settings; a record of an earlier version has one."""
+        several = [digest for name, digest in self.files_sha256.items() if name.startswith("data.")]
+        return [*several] or [self.data_sha256]
 
     @classmethod
     def readable(cls, content: dict[str, Any]) -> Self:

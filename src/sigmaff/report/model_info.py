@@ -19,6 +19,7 @@ def model_facts(model: Model) -> dict[str, object]:
         "parameters": model.n_parameters,
         "elements": " ".join(chemical_symbols[number] for number in model.elements),
         "compositions": first.statistics.compositions,
+        "charge and spin": str(model.electrons),
         "calibration": {
             name: "none: σ is raw" if calibration is None else str(calibration)
             for name, calibration in model.calibrations._asdict().items()

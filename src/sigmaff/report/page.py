@@ -22,7 +22,7 @@ def write_page(path: Path, template: str, values: Mapping[str, object], *, force
 
 
 def write_table_page(
-    path: Path, title: str, tables: Sequence[Sequence[Sequence[str]]], *, notes: Sequence[str], force: bool = False
+    path: Path, title: str, sections: Sequence[object], *, notes: Sequence[str], force: bool = False
 ) -> None:
-    """Tables as a page. Each begins with its header; ``notes`` follow the tables."""
-    write_page(path, "table_page.html", {"title": title, "tables": tables, "notes": notes}, force=force)
+    """Tables as a page. A section has a ``title``, a ``lead`` and ``rows``, the header first; ``notes`` follow."""
+    write_page(path, "table_page.html", {"title": title, "sections": sections, "notes": notes}, force=force)

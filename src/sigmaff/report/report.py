@@ -12,7 +12,7 @@ from sigmaff.report.page import write_page
 from sigmaff.report.path import EnergyPath, path_section
 from sigmaff.report.sections import all_sections
 from sigmaff.report.stability import stability_section
-from sigmaff.report.tables import key_figures, meaning_of_std, timing_table, verdict
+from sigmaff.report.tables import group_rows, key_figures, meaning_of_std, timing_table, verdict
 from sigmaff.report.viewer import MAX_ATOMS, viewer_data
 
 
@@ -35,14 +35,15 @@ def write_report(
     with ``force``; the file is written whole or not at all.
     """
     refuse_overwrite(Path(path), force)
-    summary = summarize(evaluation, ood)
+    summary, of_ood = summarize(evaluation, ood), None if ood is None else summarize(ood)
     values = {
         "title": title,
-        "verdict": verdict(summary, evaluation.name, None if ood is None else ood.name),
+        "verdict": verdict(summary, evaluation.name, of_ood, None if ood is None else ood.name),
         "name": evaluation.name,
         "ood_name": "" if ood is None else ood.name,
         "has_ood": ood is not None,
-        "groups": key_figures(summary, None if ood is None else summarize(ood)),
+        "groups": key_figures(summary, of_ood),
+        "by_group": group_rows(evaluation),
         "sections": [
             *([] if stability is None else [stability_section(stability)]),
             *([] if along is None else [path_section(along)]),

@@ -1,13 +1,18 @@
 """The words and tables of a report, made from the numbers of ``summarize``."""
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from sigmaff.evaluation.evaluate import Evaluation
+from sigmaff.evaluation.groups import group_summaries
+from sigmaff.evaluation.metrics import ONE_SIGMA
 from sigmaff.evaluation.summary import Summary
 from sigmaff.models.prediction import COVARIANCES, FORCE_STD_SOURCES, STD_KINDS, Calibration
 
 BLANK = "–"
+CLOSE, CHANCE = 0.03, 2.58
+"""A share of errors that is right, and the standard errors within which 99 % of right ones lie."""
 
 
 class Measure(NamedTuple):
@@ -25,6 +30,7 @@ def _calibration_measures(quantity: str, unit: str) -> tuple[Measure, ...]:
         Measure(f"{quantity}_calibration_raw", "Calibration score of the raw σ"),
         Measure(f"{quantity}_coverage_68", "Errors within the 68 % interval", "%"),
         Measure(f"{quantity}_coverage_95", "Errors within the 95 % interval", "%"),
+        Measure(f"{quantity}_rms_z", "Root mean square of error over σ"),
         Measure(f"{quantity}_nll", "Negative log-likelihood of the reported distribution"),
         Measure(f"{quantity}_crps", "Continuous ranked probability score", unit),
         Measure(f"{quantity}_sharpness", "Typical σ (root mean square)", unit),
@@ -61,10 +67,21 @@ GROUPS: dict[str, tuple[Measure, ...]] = {
 }
 
 
-def verdict(summary: Summary, name: str, ood_name: str | None) -> str:
-    """What the numbers say, in one sentence."""
-    parts = (_error_words(summary), _coverage_words(summary), _detection_words(summary, ood_name))
-    return f"On {summary['n_structures']} structures of {name} " + "; ".join(filter(None, parts)) + "."
+def verdict(summary: Summary, name: str, ood: Summary | None, ood_name: str | None) -> str:
+    """What the numbers say, in a sentence for each set.
+
+    Arguments:
+        summary: of the structures, beside the other set.
+        name: of the structures.
+        ood: of the other set alone; ``None``: there is none.
+        ood_name: of the other set.
+    """
+    words: tuple[str, ...] = (_error_words(summary), _coverage_words(summary))
+    sentences = [(summary["n_structures"], name, words)]
+    if ood is not None:
+        words = (_error_words(ood), _coverage_words(ood), _detection_words(summary))
+        sentences.append((ood["n_structures"], ood_name or "", words))
+    return " ".join(f"On {n} structures of {of} {'; '.join(filter(None, words))}." for n, of, words in sentences)
 
 
 def _error_words(summary: Summary) -> str:
@@ -77,21 +94,40 @@ def _error_words(summary: Summary) -> str:
 
 
 def _coverage_words(summary: Summary) -> str:
-    for key, word in (("forces_coverage_95", "force"), ("energy_coverage_95", "energy")):
-        share = summary[key]
-        if isinstance(share, float):
-            width = "too narrow" if share < 0.92 else "too wide" if share > 0.98 else "as wide as they should be"
-            return f"{percent(share)} % of {word} errors lie within the stated 95 % interval ({width})"
+    said = []
+    for quantity, word in (("forces", "force"), ("energy", "energy")):
+        shares = [summary[f"{quantity}_coverage_{level}"] for level in (68, 95)]
+        if isinstance(shares[0], float) and isinstance(shares[1], float):
+            n = summary["n_structures"]
+            assert isinstance(n, int)
+            width = _width(shares[0], shares[1], n)
+            within = f"{percent(shares[0])} % of {word} errors lie within the stated 68 % interval and "
+            said.append(f"{within}{percent(shares[1])} % within that of 95 % ({width})")
+    if said:
+        return ", ".join(said)
     has_std = summary["energy_std_zero"] is not None or summary["forces_std_zero"] is not None
     return "" if has_std else "the model states no error bars"
 
 
-def _detection_words(summary: Summary, ood_name: str | None) -> str:
+def _width(share_68: float, share_95: float, n_structures: int) -> str:
+    """Whether intervals are too narrow or too wide: by more than 3 %, and by more than chance allows (99 %)."""
+    pairs = ((share_68, ONE_SIGMA), (share_95, 0.95))
+    misses = [share - nominal for share, nominal in pairs]
+    if max(map(abs, misses)) <= CLOSE:
+        return "as wide as they should be"
+    chances = [CHANCE * math.sqrt(nominal * (1 - nominal) / n_structures) for _, nominal in pairs]
+    wrong = [math.copysign(1, miss) for miss, by in zip(misses, chances, strict=True) if abs(miss) > max(CLOSE, by)]
+    if not wrong:
+        return f"off by no more than chance with {n_structures} structures"
+    return "too narrow" if sum(wrong) < 0 else "too wide" if sum(wrong) > 0 else "not of the right shape"
+
+
+def _detection_words(summary: Summary) -> str:
     for key, word in (("forces_auroc", "force"), ("energy_auroc", "energy")):
         value = summary[key]
         if isinstance(value, float):
             how = "well" if value >= 0.9 else "only in part" if value >= 0.7 else "hardly"
-            return f"the {word} σ tells structures of {ood_name} apart {how} (AUROC {value:.3f})"
+            return f"the {word} σ tells them apart {how} (AUROC {value:.3f})"
     return ""
 
 
@@ -139,6 +175,28 @@ def _row(measure: Measure, summary: Summary, ood: Summary | None) -> dict[str, o
 
 def _shown(measure: Measure, value: object) -> str:
     return percent(value) if measure.unit == "%" and isinstance(value, float) else quantity(value)
+
+
+def group_rows(evaluation: Evaluation) -> list[list[str]]:
+    """Header and rows of the table of groups, energies / forces; empty if structures name none."""
+    groups = group_summaries(evaluation)
+    if not groups:
+        return []
+    measures = (
+        ("mae", "Mean absolute error (eV, eV/Å)", ""),
+        ("rmse", "Root mean square error (eV, eV/Å)", ""),
+        ("coverage_68", "Within the 68 % interval (%)", "%"),
+        ("coverage_95", "Within the 95 % interval (%)", "%"),
+        ("rms_z", "Root mean square of error over σ", ""),
+    )
+    rows = [["Group", "Structures", *(label for _, label, _ in measures)]]
+    for name, figures in groups.items():
+        cells = [
+            " / ".join(_shown(Measure(key, label, unit), figures[f"{each}_{key}"]) for each in ("energy", "forces"))
+            for key, label, unit in measures
+        ]
+        rows.append([name, str(figures["n_structures"]), *cells])
+    return rows
 
 
 def meaning_of_std(evaluation: Evaluation) -> dict[str, str]:

@@ -9,7 +9,7 @@ from sigmaff.backbones import AdoptConfig
 from sigmaff.data import LabelledStructures
 from sigmaff.errors import ConfigError
 from sigmaff.evaluation.datasets import dataset_for
-from sigmaff.files import atomic_write, write_json
+from sigmaff.files import atomic_write, folder_lock, write_json
 from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.models.record import Figures, RunRecord
@@ -18,10 +18,9 @@ from sigmaff.runs.config import RunConfig
 from sigmaff.runs.data import load_data, settled
 from sigmaff.runs.differences import NOTE, Differences, difference_rows, method_differences, tested
 from sigmaff.runs.jobs import JobFolder, run_jobs
-from sigmaff.runs.methods import METHODS, ensemble_members
+from sigmaff.runs.methods import METHODS, methods_of
 from sigmaff.runs.model_jobs import method_jobs
 from sigmaff.timing import median_seconds
-from sigmaff.units import KCAL_PER_MOL
 
 TIMED_STRUCTURES = 8
 ROUNDS = 7
@@ -42,7 +41,9 @@ class MethodResult:
     differences: Differences = field(default_factory=dict)
 
 
-def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool = False) -> list[MethodResult]:
+def compare(
+    config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool = False, skip_checks: bool = False
+) -> list[MethodResult]:
     """Train or fit methods, each in its own directory within ``config.output``. Finished methods are kept.
 
     Methods share one backbone where they can; it is the first member of the ensemble. A method that fails is reported,
@@ -51,16 +52,17 @@ def compare(config: RunConfig, names: Iterable[str], listener: Listener, *, forc
     Arguments:
         names: of methods, or ``all``.
         force: train the named methods again.
+        skip_checks: do not check the structures first.
     """
     chosen = _in_order(set(names))
     config = settled(config)
     reasons = _left_out(config, chosen, listener)
     made = [name for name in chosen if name not in reasons]
-    structures = load_data(config).validation.structures
-    methods = METHODS | ensemble_members(METHODS["ensemble"].n_members)
-    jobs = method_jobs(methods, made, lambda method: method.settings(config), force=made if force else ())
+    structures = load_data(config, listener, skip_checks=skip_checks).validation.structures
+    jobs = method_jobs(methods_of(config), made, lambda method: method.settings(config), force=made if force else ())
     folder = JobFolder(config.output)
-    results = run_jobs(jobs, folder, listener)
+    with folder_lock(config.output, wait=False):
+        results = run_jobs(jobs, folder, listener)
     models = {name: load(folder.model(name)) for name in made if results[name].status == "done"}
     listener.stage("timing")
     timed = structures.subset(range(min(TIMED_STRUCTURES, len(structures))))
@@ -141,18 +143,37 @@ RAW_NOTE = (
     "¹ before calibration, but the fit of this method scales σ to errors of the validation structures, which the other "
     "methods do not see: compare methods after calibration."
 )
-METRICS: tuple[tuple[str, str, int, float], ...] = (  # label, measure, digits, unit in eV
-    ("MAE (kcal/mol, /Å)", "mae", 4, KCAL_PER_MOL),
-    (RAW, "calibration_raw", 3, 1.0),
-    ("calibration", "calibration", 3, 1.0),
-    ("NLL (eV, eV/Å)", "nll", 2, 1.0),
-    ("CRPS (kcal/mol, /Å)", "crps", 4, KCAL_PER_MOL),
-    ("Spearman", "spearman", 3, 1.0),
+METRICS: tuple[tuple[str, str, int], ...] = (  # label, measure, digits
+    ("MAE (eV, eV/Å)", "mae", 5),
+    (RAW, "calibration_raw", 3),
+    ("calibration", "calibration", 3),
+    ("NLL (eV, eV/Å)", "nll", 2),
+    ("CRPS (eV, eV/Å)", "crps", 5),
+    ("Spearman", "spearman", 3),
+)
+SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (  # heading, explanation, beginnings of labels
+    (
+        "Errors and error bars",
+        "Energies / forces of the test structures. Calibration: distance of reached from promised coverage, 0 is "
+        "perfect. NLL and CRPS: lower is better. Spearman: how well σ ranks errors, 1 is perfect.",
+        ("MAE", "calibration", "NLL", "CRPS", "Spearman"),
+    ),
+    (
+        "Structures of another kind",
+        "AUROC by energy σ per atom / by force σ: the chance that a new structure has a larger σ than a familiar one, "
+        "0.5 is chance.",
+        ("AUROC",),
+    ),
+    (
+        "Cost",
+        "Milliseconds for a structure of a batch. Training includes the shared backbone.",
+        ("ms", "training", "fit", "parameters"),
+    ),
 )
 
 
 def comparison_rows(results: Sequence[MethodResult]) -> list[dict[str, str]]:
-    """A row for each method, by label: energies / forces, in kcal/mol and Å as in the literature."""
+    """A row for each method, by label: energies / forces, in eV and Å."""
     sets = dict.fromkeys(name for result in results for name in result.record.ood)
     return [_row(result, sets) for result in results]
 
@@ -168,12 +189,11 @@ def _row(result: MethodResult, sets: Iterable[str]) -> dict[str, str]:
         shown = [f"{number:.{digits}f}" if isinstance(number, float | int) else "–" for number in numbers]
         return "–" if result.failed is not None or set(shown) == {"–"} else " / ".join(shown)
 
-    def pair(figures: Figures, measure: str, digits: int, unit: float = 1.0) -> str:
-        numbers = (figures.get(f"{quantity}_{measure}") for quantity in ("energy", "forces"))
-        return text(digits, *(number / unit if isinstance(number, float | int) else None for number in numbers))
+    def pair(figures: Figures, measure: str, digits: int) -> str:
+        return text(digits, *(figures.get(f"{quantity}_{measure}") for quantity in ("energy", "forces")))
 
     metrics, ood, milliseconds = result.record.metrics or {}, result.record.ood, result.milliseconds
-    measured = {label: pair(metrics, measure, digits, unit) for label, measure, digits, unit in METRICS}
+    measured = {label: pair(metrics, measure, digits) for label, measure, digits in METRICS}
     if METHODS[result.method].is_scaled and measured[RAW] != "–":
         measured[RAW] += " ¹"
     return {
@@ -187,34 +207,66 @@ def _row(result: MethodResult, sets: Iterable[str]) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the comparison that fits on a page: a table under a heading."""
+
+    title: str
+    lead: str
+    rows: list[list[str]]  # the first is the header
+
+
+def comparison_sections(results: Sequence[MethodResult]) -> list[Section]:
+    """The comparison in tables by topic, and its differences."""
+    rows, sections = comparison_rows(results), []
+    for title, lead, beginnings in SECTIONS:
+        labels = ["method", *(label for label in rows[0] if label.startswith(beginnings))]
+        if len(labels) > 1:
+            sections.append(Section(title=title, lead=lead, rows=[labels, *([row[x] for x in labels] for row in rows)]))
+    sections += _difference_sections(comparison_differences(results))
+    return sections
+
+
+def _difference_sections(rows: list[list[str]]) -> list[Section]:
+    """Differences of errors and error bars, and those of detection."""
+    parts = (("Differences", False, NOTE), ("Differences in detection", True, "As above, of the AUROCs."))
+    sections = []
+    for title, is_detection, lead in parts:
+        columns = [i for i, label in enumerate(rows[0] if rows else []) if label.startswith("AUROC") == is_detection]
+        columns = list(dict.fromkeys([0, 1, *columns]))
+        if rows and len(columns) > 2:
+            chosen = [[row[i] for i in columns] for row in rows]
+            kept = [row for row in chosen if set(row[2:]) != {"–"}]
+            sections.append(Section(title=f"{title} [95 % interval]", lead=lead, rows=kept))
+    return sections
+
+
 def write_comparison(directory: Path, results: Sequence[MethodResult]) -> list[Path]:
     """Write ``comparison.json``, ``.md`` and ``.html``; replace existing files."""
     paths = [directory / f"comparison.{ending}" for ending in ("json", "md", "html")]
-    by_label = comparison_rows(results)
-    rows = [list(by_label[0]), *(list(row.values()) for row in by_label)]
-    tables = [rows, *filter(None, [comparison_differences(results)])]
-    notes = _notes(results, has_differences=len(tables) > 1)
     split = {"split"}  # every model file contains it
     contents = [asdict(r) | {"record": r.record.model_dump(mode="json", exclude=split)} for r in results]
     write_json(paths[0], contents, force=True)
+    sections, notes = comparison_sections(results), _notes(results)
     with atomic_write(paths[1], force=True) as temporary:
-        temporary.write_text(_markdown(tables, notes), encoding="utf-8")
+        temporary.write_text(_markdown(sections, notes), encoding="utf-8")
     from sigmaff.report import write_table_page
 
-    write_table_page(paths[2], "Methods compared", tables, notes=notes, force=True)
+    write_table_page(paths[2], "Methods compared", sections, notes=notes, force=True)
     return paths
 
 
-def _notes(results: Sequence[MethodResult], *, has_differences: bool) -> list[str]:
+def _notes(results: Sequence[MethodResult]) -> list[str]:
     """What a reader of the tables must know."""
     is_scaled = any(result.failed is None and METHODS[result.method].is_scaled for result in results)
-    notes = [*([RAW_NOTE] if is_scaled else []), *([NOTE] if has_differences else [])]
+    notes = [RAW_NOTE] if is_scaled else []
     return notes + [f"{result.method}: {result.failed}" for result in results if result.failed is not None]
 
 
-def _markdown(tables: list[list[list[str]]], notes: list[str]) -> str:
+def _markdown(sections: list[Section], notes: list[str]) -> str:
     blocks = []
-    for header, *body in tables:
+    for section in sections:
+        header, *body = section.rows
         lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *body)]
-        blocks.append("\n".join(lines))
+        blocks += [f"## {section.title}", section.lead, "\n".join(lines)]
     return "\n\n".join([*blocks, *notes]) + "\n"

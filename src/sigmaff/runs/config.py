@@ -7,21 +7,38 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.config import Settings
-from sigmaff.data import DataSource, ReferenceEnergies, SplitConfig
+from sigmaff.data import DataFiles, DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.evaluation import CalibrationMethod
 from sigmaff.heads import HEADS, DeterministicConfig, LNKConfig
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
 from sigmaff.training import TrainingConfig
 
 
-class DataConfig(Settings):
+class DataConfig(DataFiles):
     """Which structures to learn from."""
 
-    source: DataSource = Field(description="the labelled structures: a path, or a path and how to read it")
-    split: SplitConfig = Field(SplitConfig(), description="which of them train, validate and test")
+    split: SplitConfig = Field(SplitConfig(), description="which structures of source train, validate and test")
     reference_energies: ReferenceEnergies = Field(
-        "least_squares", description="energy of each element: least_squares, isolated_atoms, or values in eV by symbol"
+        "least_squares",
+        description="energy of each element: least_squares; isolated_atoms of the data; gfn2-xtb or gfn1-xtb, if the "
+        "labels are of that method: its free atoms where least squares leave energies open; or values in eV by symbol",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle_split(cls, content: Any) -> Any:
+        """With files of their own for validation or test, ``source`` is split into the rest."""
+        if not isinstance(content, dict) or not (given := [n for n in ("validation", "test") if content.get(n)]):
+            return content
+        split = content.get("split") or {}
+        split = split.model_dump(exclude_unset=True) if isinstance(split, SplitConfig) else split
+        if not isinstance(split, dict):
+            return content
+        for name in given:
+            if split.get(f"n_{name}"):
+                text = f"has no effect: all structures of data.{name} are {name} structures; leave it out"
+                raise ValueError(f"data.split.n_{name} {text}")
+        return content | {"split": {"n_train": None} | {f"n_{name}": 0 for name in given} | split}
 
 
 class OtherStructures(Settings):

@@ -18,7 +18,9 @@ from ase.md.langevin import Langevin
 from ase.md.velocitydistribution import Stationary
 
 from sigmaff.backbones import SchNetConfig
-from sigmaff.data import DataSource, GraphDataset, SplitConfig, read_structures
+from sigmaff.data import DataSource, GraphDataset, ReferenceEnergies, SplitConfig, read_structures
+from sigmaff.data.free_atoms import FreeAtomMethod
+from sigmaff.data.labelling import EngineConfig, origin_of
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.evaluation.datasets import recorded_structures
 from sigmaff.extras import require
@@ -28,9 +30,11 @@ from sigmaff.models import PotentialConfig
 from sigmaff.models.file import load
 from sigmaff.progress import Listener
 from sigmaff.runs.config import DataConfig, RunConfig
+from sigmaff.runs.data import references_begun
 from sigmaff.runs.run import run
 from sigmaff.training import CosineSchedule, TrainingConfig
 
+METHOD: FreeAtomMethod = "gfn2-xtb"
 TEMPERATURE = 500.0  # K
 STEP = 1.0  # fs
 SAMPLE_EVERY = 10  # steps
@@ -40,7 +44,7 @@ N_ETHANOL, N_TRAIN, N_VALIDATION = 720, 400, 100
 N_ETHER = 120
 
 
-def demo_config(directory: Path) -> RunConfig:
+def demo_config(directory: Path, references: ReferenceEnergies = METHOD) -> RunConfig:
     """A small SchNet, so that it trains in two minutes on two cores."""
     source = DataSource(path=directory / "ethanol.extxyz")
     backbone = SchNetConfig(n_hidden=64, n_filters=64, n_interactions=3, n_gaussians=32, cutoff=5.0)
@@ -49,7 +53,11 @@ def demo_config(directory: Path) -> RunConfig:
         batch_size=10, max_epochs=160, validate_every=5, learning_rate=2e-3, schedule=schedule, threads=1
     )
     return RunConfig(
-        data=DataConfig(source=source, split=SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION)),
+        data=DataConfig(
+            source=source,
+            split=SplitConfig(n_train=N_TRAIN, n_validation=N_VALIDATION),
+            reference_energies=references,
+        ),
         model=PotentialConfig(backbone=backbone, head=LNKConfig()),
         training=training,
         output=directory / "run",
@@ -69,7 +77,8 @@ def run_demo(directory: Path, listener: Listener | None = None, *, force: bool =
             frames = sample(compound, n_frames, listener)
             with atomic_write(path, force=force) as temporary:
                 write(temporary, frames, format="extxyz")
-    result = run(demo_config(directory), listener, force=force)
+    begun = None if force else references_begun(directory / "run")
+    result = run(demo_config(directory, begun or METHOD), listener, force=force)
     assert result is not None
     potential = load(result.model_path)
     held_out, unseen = recorded_structures(potential, "test"), read_structures(directory / "dimethyl_ether.extxyz")
@@ -120,7 +129,7 @@ def simulate(atoms: Atoms, n_frames: int, seed: int) -> list[Atoms]:
     frames = []
     for _ in range(n_frames):
         dynamics.run(SAMPLE_EVERY)
-        frame = Atoms(atoms.numbers, atoms.get_positions())
+        frame = Atoms(atoms.numbers, atoms.get_positions(), info=origin_of(EngineConfig(calculator=METHOD)))
         frame.calc = SinglePointCalculator(frame, energy=atoms.get_potential_energy(), forces=atoms.get_forces())
         frames.append(frame)
     return frames

@@ -22,7 +22,6 @@ from sigmaff.models import Model
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures
 from sigmaff.runs.run import evaluate_other
-from sigmaff.units import KCAL_PER_MOL
 
 FILE = "tested.npz"
 ERRORS, TEST = "errors", "test"  # sums of errors of test structures; scores of their σ
@@ -31,14 +30,16 @@ Tested = dict[str, dict[str, FloatArray]]
 Differences = dict[str, dict[str, Difference]]
 """By the method that is subtracted, and by measure. An AUROC is named with its set: ``ether/energy_auroc``."""
 
-COLUMNS: tuple[tuple[str, str, int, float], ...] = (  # label, measure, digits, unit in eV
-    ("MAE (kcal/mol, /Å)", "mae", 4, KCAL_PER_MOL),
-    ("NLL (eV, eV/Å)", "nll", 3, 1.0),
-    ("CRPS (kcal/mol, /Å)", "crps", 4, KCAL_PER_MOL),
-    ("Spearman", "spearman", 3, 1.0),
+COLUMNS: tuple[tuple[str, str, int], ...] = (  # label, measure, digits
+    ("MAE (eV, eV/Å)", "mae", 5),
+    ("NLL (eV, eV/Å)", "nll", 3),
+    ("CRPS (eV, eV/Å)", "crps", 5),
+    ("Spearman", "spearman", 3),
 )
+NARROW = "\N{NO-BREAK SPACE}"
+"""Keeps an interval on one line."""
 NOTE = (
-    "Differences: the measure minus that of the first method above that has it, on the same structures, with 95 % "
+    "The measure minus that of the first method above that has it, on the same structures, with 95 % "
     "intervals (paired bootstrap over structures; AUROC: DeLong). The intervals are for these trained models and take "
     "structures to be independent: another training, or frames close in time, scatter more."
 )
@@ -119,19 +120,26 @@ def _difference(key: str, first: Tested, second: Tested) -> Difference | None:
 def difference_rows(found: Mapping[str, Differences], sets: Iterable[str]) -> list[list[str]]:
     """The header, and a row for each method and quantity that differ from another; empty if there is none.
 
+    A column is a measure minus that of another method.
+
     Arguments:
         found: by method.
         sets: names of out-of-distribution sets.
     """
-    columns = [*COLUMNS, *((f"AUROC {name}", f"{name}/auroc", 4, 1.0) for name in sets)]
-    rows = []
-    for method, by_reference in found.items():
-        known = {key: (other, each) for other, group in by_reference.items() for key, each in group.items()}
-        for quantity in ("energy", "forces"):
-            cells = [_cell(known.get(_key(quantity, measure)), digits, unit) for _, measure, digits, unit in columns]
-            if set(cells) != {"–"}:
-                rows.append([method, quantity, *cells])
-    return [["difference of", "", *(label for label, *_ in columns)], *rows] if rows else []
+    measures = [*COLUMNS, *((f"AUROC {name}", f"{name}/auroc", 4) for name in sets)]
+    references = dict.fromkeys(reference for by_reference in found.values() for reference in by_reference)
+    rows: dict[tuple[str, str], dict[str, str]] = {(m, q): {} for m in found for q in ("energy", "forces")}
+    labels = []
+    for label, measure, digits in measures:
+        for reference in references:
+            labels.append(f"{label} − {reference}")
+            for (method, quantity), cells in rows.items():
+                difference = found[method].get(reference, {}).get(_key(quantity, measure))
+                if difference is not None:
+                    cells[labels[-1]] = _cell(difference, digits)
+    used = [label for label in labels if any(label in cells for cells in rows.values())]
+    body = [[*names, *(cells.get(label, "–") for label in used)] for names, cells in rows.items() if cells]
+    return [["method", "", *used], *body] if body else []
 
 
 def _key(quantity: str, measure: str) -> str:
@@ -140,11 +148,8 @@ def _key(quantity: str, measure: str) -> str:
     return f"{name}{separator}{quantity}_{bare}"
 
 
-def _cell(known: tuple[str, Difference] | None, digits: int, unit: float) -> str:
-    if known is None:
-        return "–"
-    reference, difference = known
+def _cell(difference: Difference, digits: int) -> str:
     numbers: Sequence[float | None] = (difference.value, difference.low, difference.high)
-    value, *limits = ("?" if number is None else f"{number / unit:+.{digits}f}" for number in numbers)
-    interval = f" [{', '.join(limits)}]" if "?" not in limits else ""
-    return f"{value}{interval} to {reference}".replace("-", "−")
+    value, *limits = ("?" if number is None else f"{number:+.{digits}f}" for number in numbers)
+    interval = f" [{f',{NARROW}'.join(limits)}]" if "?" not in limits else ""
+    return f"{value}{interval}".replace("-", "−")

@@ -32,6 +32,7 @@ class Job(Settings, ABC):
     name: str = Field(description="its directory within the job folder")
     after: tuple[str, ...] = Field((), description="jobs whose results it needs")
     needs: tuple[Path, ...] = Field((), description="data files that it needs")
+    cost: int = Field(0, exclude=True, description="of the jobs that are ready, those of lower cost run first")
 
     @abstractmethod
     def work(self, folder: "JobFolder", listener: Listener) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def run_jobs(
 ) -> dict[str, JobResult]:
     """Run the jobs that are left, and return the results of all by name.
 
-    A failed job is reported. Jobs that need its result do not run; all others do.
+    A failed job is reported. Jobs that need its result do not run; all others do, the cheapest first.
 
     Arguments:
         jobs: each listed after the jobs that it needs.
@@ -154,7 +155,8 @@ def _known(job: Job, folder: JobFolder) -> JobResult | None:
 def _ready(jobs: Sequence[Job], results: Results) -> list[Job]:
     """Jobs that have not run and whose sources are done."""
     done = {name for name, result in results.items() if result.status == "done"}
-    return [job for job in jobs if job.name not in results and done.issuperset(job.after)]
+    ready = [job for job in jobs if job.name not in results and done.issuperset(job.after)]
+    return sorted(ready, key=lambda job: job.cost)
 
 
 def _blocked(job: Job, results: Results) -> JobResult:
@@ -165,12 +167,13 @@ def _blocked(job: Job, results: Results) -> JobResult:
 
 
 def _run_here(folder: JobFolder, listener: Listener, jobs: list[Job]) -> Iterator[JobResult]:
-    for job in jobs:
-        listener.stage(job.name)
-        try:
-            yield _finished(job, folder, listener)
-        except SigmaffError as error:
-            yield JobResult(name=job.name, status="failed", reason=str(error))
+    """Run the first job alone: cheaper ones may be ready after it."""
+    job = jobs[0]
+    listener.stage(job.name)
+    try:
+        yield _finished(job, folder, listener)
+    except SigmaffError as error:
+        yield JobResult(name=job.name, status="failed", reason=str(error))
 
 
 def _finished(job: Job, folder: JobFolder, listener: Listener) -> JobResult:

@@ -28,6 +28,7 @@ Growth = Literal["n", "√n", "not by n"]
 """How energy σ grows with n distant copies of a structure."""
 
 DETERMINISTIC = DeterministicConfig()
+ENSEMBLE_SIZE = 5
 ELEMENTS = (1, 6, 7, 8)
 """Elements of the models whose parameters are counted."""
 
@@ -59,7 +60,7 @@ class Method:
     @property
     def sources(self) -> tuple[str, ...]:
         """Methods whose models it needs."""
-        if self.ensemble is not None:
+        if self.is_joined:
             return tuple(ensemble_members(self.n_members))
         if self.sampled_from is not None:
             return (self.sampled_from,)
@@ -74,6 +75,19 @@ class Method:
             return "its network is trained with dropout"
         is_solved = "solve" in self.head.stages or self.head == DETERMINISTIC
         return None if is_solved else "it is trained"
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it is an ensemble of models that others make; members on draws of the data are its own."""
+        return self.ensemble is not None and not self.ensemble.bootstrap
+
+    @property
+    def cost(self) -> int:
+        """Trainings that it takes beside those of its sources; a member of an ensemble counts as all of them."""
+        if self.seed:
+            return ENSEMBLE_SIZE
+        is_solved = self.sampled_from is not None or "solve" in self.head.stages
+        return 0 if self.is_joined or is_solved else self.n_members
 
     @property
     def n_members(self) -> int:
@@ -125,7 +139,7 @@ class Method:
         changes = {
             "model": run.model.model_copy(update={"backbone": backbone, "head": head}),
             "ensemble": self.ensemble,
-            "mc_dropout": self.mc_dropout,
+            "mc_dropout": self.mc_dropout and (run.mc_dropout or self.mc_dropout),
             "head_training": run.head_training if self.head.trains_on_backbone else None,
             "backbone_from": None,
             "seed": run.seed + self.seed,
@@ -148,7 +162,7 @@ PAPERS_LNK = LNKConfig(
 
 METHODS: dict[str, Method] = {
     "backbone": Method(title="backbone alone", growth="not by n"),
-    "ensemble": Method(title="deep ensemble", ensemble=EnsembleConfig(size=5), growth="n"),
+    "ensemble": Method(title="deep ensemble", ensemble=EnsembleConfig(size=ENSEMBLE_SIZE), growth="n"),
     "mc_dropout": Method(
         title="Monte Carlo dropout", dropout=0.2, mc_dropout=MonteCarloDropoutConfig(n_samples=5), growth="not by n"
     ),
@@ -194,6 +208,13 @@ METHODS: dict[str, Method] = {
         title="latent distance, Gaussian mixture", head=LatentDistanceConfig(distance="mixture"), growth="n"
     ),
 }
+
+
+def methods_of(run: RunConfig) -> dict[str, Method]:
+    """All methods, the ensemble as the run describes one, and its members."""
+    ensemble = METHODS["ensemble"] if run.ensemble is None else replace(METHODS["ensemble"], ensemble=run.ensemble)
+    members = ensemble_members(ensemble.n_members) if ensemble.is_joined else {}
+    return METHODS | members | {"ensemble": ensemble}
 
 
 def ensemble_members(size: int) -> dict[str, Method]:

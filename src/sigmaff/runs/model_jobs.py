@@ -21,7 +21,7 @@ from sigmaff.runs.methods import Method
 from sigmaff.runs.run import run
 from sigmaff.runs.stages import Made, make_model
 
-KEPT = {"metrics", "ood", "training", "head_training", "fit", "members", "seconds"}
+KEPT = {"metrics", "ood", "groups", "training", "head_training", "fit", "members", "seconds"}
 """Keys of the model's record that are part of the result."""
 ANY_DEVICE = "auto"
 
@@ -33,11 +33,16 @@ class ModelJob(Job):
     force: bool = Field(False, exclude=True, description="replace a finished model")
 
     def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
-        result = run(self.settings(folder), listener, force=self.force, make=partial(self.make, folder))
+        make = partial(self.make, folder)  # whoever starts the jobs has checked their structures
+        settings = self.settings(folder)
+        result = run(settings, listener, force=self.force, make=make, locked=True, skip_checks=True)
         if result is None:
             raise ConfigError("a job trains in one process: set training.devices to 1")
         record = read_header(result.model_path).record
-        return {"data": str(self.config.data.source.path), **record.model_dump(mode="json", include=KEPT)}
+        return {
+            "data": ", ".join(str(source.path) for source in self.config.data.sources),
+            **record.model_dump(mode="json", include=KEPT),
+        }
 
     def settings(self, folder: JobFolder) -> RunConfig:
         return self.config.model_copy(update={"output": folder.directory(self.name)})
@@ -51,7 +56,9 @@ class ModelJob(Job):
         return found
 
     @abstractmethod
-    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made | None:
+    def make(
+        self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener, *, force: bool
+    ) -> Made | None:
         """The model and its record."""
 
 
@@ -70,8 +77,10 @@ class TrainJob(ModelJob):
             return config
         return config.model_copy(update={"backbone_from": folder.model(self.after[0])})
 
-    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made | None:
-        return make_model(config, data, listener, force=self.force)
+    def make(
+        self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener, *, force: bool
+    ) -> Made | None:
+        return make_model(config, data, listener, force=force)
 
 
 class EnsembleJob(ModelJob):
@@ -79,7 +88,7 @@ class EnsembleJob(ModelJob):
 
     kind: ClassVar[str] = "Joined"
 
-    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made:
+    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> Made:
         members = [load_potential(folder.model(name)) for name in self.after]
         return Ensemble(members), RunRecord(members=[MemberRecord.of(member.record) for member in members])
 
@@ -89,7 +98,7 @@ class DropoutJob(ModelJob):
 
     kind: ClassVar[str] = "Sampled"
 
-    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener) -> Made:
+    def make(self, folder: JobFolder, config: RunConfig, data: RunData, listener: Listener, *, force: bool) -> Made:
         assert config.mc_dropout is not None
         source = load(folder.model(self.after[0]))
         (potential,) = source.potentials
@@ -119,10 +128,10 @@ def method_jobs(
     jobs: list[Job] = []
     for name in _with_sources(methods, names):
         method = methods[name]
-        make = EnsembleJob if method.ensemble else DropoutJob if method.sampled_from else TrainJob
+        make = EnsembleJob if method.is_joined else DropoutJob if method.sampled_from else TrainJob
         sources = tuple(prefix + source for source in method.sources) or after
-        config = configure(method)
-        jobs.append(make(name=prefix + name, after=sources, needs=needs, config=config, force=name in force))
+        common = {"after": sources, "needs": needs, "cost": method.cost, "force": name in force}
+        jobs.append(make(name=prefix + name, config=configure(method), **common))
     return jobs
 
 

@@ -2,29 +2,35 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from sigmaff.backbones import AdoptConfig, HostConfig
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
-from sigmaff.evaluation import Evaluation, Summary, evaluate, summarize
+from sigmaff.evaluation import Evaluation, Summary, evaluate, group_summaries, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
-from sigmaff.files import refuse_overwrite, write_json
+from sigmaff.files import folder_lock, refuse_overwrite, write_json
 from sigmaff.models import Model, Potential
 from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
-from sigmaff.models.record import AdoptedRecord
+from sigmaff.models.record import AdoptedRecord, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
-from sigmaff.runs.data import RunData, load_data, settled
-from sigmaff.runs.record import check_unchanged, record_of
-from sigmaff.runs.stages import Made, make_model
+from sigmaff.runs.data import RunData, load_data, settled, tell_compositions
+from sigmaff.runs.record import as_begun, check_unchanged, only_raises_limits, record_of
+from sigmaff.runs.stages import Made, make_model, with_backbone_of
+from sigmaff.training.processes import is_helper
 
-OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_")
+OOD_MEASURES = (
+    *("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", "ood_"),
+    *("energy_spearman_with_ood", "forces_spearman_with_ood"),
+)
 """Beginnings of the keys of a summary that compare two sets of structures."""
 
 
@@ -32,23 +38,34 @@ OOD_MEASURES = ("energy_auroc", "energy_fpr95", "forces_auroc", "forces_fpr95", 
 class RunResult:
     model_path: Path
     metrics: Summary | None  # of the test structures
+    record: RunRecord  # with ``ood`` and ``groups`` as well
     already_done: bool = False
 
 
-Make = Callable[[RunConfig, RunData, Listener], Made | None]
-"""Makes a model and its record; ``None`` in a helper process."""
+Make = Callable[..., Made | None]
+"""Makes a model and its record from settings, data, listener and ``force``; ``None`` in a helper process."""
 
 
 def run(
-    config: RunConfig, listener: Listener | None = None, *, force: bool = False, make: Make | None = None
+    config: RunConfig,
+    listener: Listener | None = None,
+    *,
+    force: bool = False,
+    make: Make = make_model,
+    locked: bool = False,
+    skip_checks: bool = False,
 ) -> RunResult | None:
     """Train, fit, calibrate, test and save a model. Call it again with the same settings to resume.
+
+    A finished run with raised limits (``max_epochs``, ``patience``, ``time_limit_minutes``) goes on from its end.
 
     Arguments:
         config: settings; ``config.output`` is the directory of the run.
         listener: progress callbacks; ``None`` is silent.
         force: replace the model of another run in that directory.
-        make: makes the model; ``None``: train or solve it as ``config`` says.
+        make: makes the model; the default trains or solves it as ``config`` says.
+        locked: whether the caller keeps other processes out of the directory already.
+        skip_checks: do not check the structures first.
 
     Returns ``None`` in the helper processes of a distributed training.
     """
@@ -56,35 +73,55 @@ def run(
         raise ConfigError("head_training is for a head that is trained on a trained backbone; leave it out")
     listener = listener or Listener()
     model_path = config.output / "model.sigmaff"
+    config = with_backbone_of(config)
     config = config if force else settled(config)
     if model_path.exists() and not force:
-        return _finished(config, model_path)
+        if not only_raises_limits(config, model_path):
+            return _finished(config, model_path)
+        config, force = as_begun(config, model_path), True  # stages that began alike go on, all others begin anew
+        listener.tell(
+            f"this run is finished and its limits are raised: training goes on, up to epoch "
+            f"{config.training.max_epochs}; head, calibration and test follow anew"
+        )
+    with nullcontext() if locked or is_helper(config.training) else folder_lock(config.output, wait=False):
+        make = partial(make, force=force)
+        return _carry_out(config, listener, make, force=force, skip_checks=skip_checks)
+
+
+def _carry_out(
+    config: RunConfig, listener: Listener, make: Make, *, force: bool, skip_checks: bool
+) -> RunResult | None:
+    """All steps of a run that is not finished."""
+    model_path = config.output / "model.sigmaff"
     if not any(config.output.glob("**/checkpoint.safetensors")):  # these files belong to no run of this directory
         for name in ("backbone.sigmaff", "metrics.json"):
             refuse_overwrite(config.output / name, force)
-    listener.stage(f"reading {config.data.source.path}")
-    data = load_data(config)
+    listener.stage(f"reading {', '.join(str(source.path) for source in config.data.sources)}")
+    data = load_data(config, listener, skip_checks=skip_checks)
     if data.split.reason:
         listener.tell(f"split {data.split.reason}")
     _warn_of_few(config, len(data.validation), listener)
-    model = produce(config, data, listener, make or partial(make_model, force=force))
+    model = produce(config, data, listener, make)
     if model is None:
         return None
     save(model, model_path, force=force)
-    if model.record.metrics is not None:
-        write_json(config.output / "metrics.json", model.record.metrics, force=True)
-    return RunResult(model_path=model_path, metrics=model.record.metrics)
+    if (tested := _tested(model.record)) is not None:
+        write_json(config.output / "metrics.json", tested, force=True)
+    return RunResult(model_path=model_path, metrics=model.record.metrics, record=model.record)
 
 
 def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) -> Model | None:
     """Make, calibrate and test a model. ``None`` in a helper process."""
     started = time.monotonic()
+    is_adopted = isinstance(config.model.backbone, AdoptConfig | HostConfig)
+    if not is_adopted:
+        tell_compositions(data.statistics, data, listener)
     made = make(config, data, listener)
     if made is None:
         return None
     model, record = made
-    if (statistics := model.potentials[0].statistics).open_compositions and model.kind is not None:
-        listener.tell(f"compositions: {statistics.compositions}")
+    if is_adopted:  # whose reference energies are those of what it leaves to learn
+        tell_compositions(model.potentials[0].statistics, data, listener)
     held_out = test = None
     if config.calibration != "none" and model.kind is not None:
         held_out, reasons = calibrate(model, data.validation, config.calibration, listener)
@@ -112,16 +149,26 @@ def _warn_of_few(config: RunConfig, n_validation: int, listener: Listener) -> No
 
 def _finished(config: RunConfig, model_path: Path) -> RunResult:
     """The result of a finished run; raise an error if it is another run."""
-    metrics, metrics_path = check_unchanged(config, model_path).metrics, config.output / "metrics.json"
-    if metrics is not None and not metrics_path.exists():  # killed just before its last file
-        write_json(metrics_path, metrics)
-    return RunResult(model_path=model_path, metrics=metrics, already_done=True)
+    record, metrics_path = check_unchanged(config, model_path), config.output / "metrics.json"
+    if (tested := _tested(record)) is not None and not metrics_path.exists():  # killed just before its last file
+        write_json(metrics_path, tested)
+    return RunResult(model_path=model_path, metrics=record.metrics, record=record, already_done=True)
+
+
+def _tested(record: RunRecord) -> dict[str, object] | None:
+    """The content of ``metrics.json``: of the test structures, and by name of other sets and of groups."""
+    if record.metrics is None:
+        return None
+    own = {key: value for key, value in record.metrics.items() if not key.startswith(OOD_MEASURES)}
+    others = {"ood": record.ood, "groups": record.groups}
+    return own | {name: figures for name, figures in others.items() if figures}
 
 
 def _metrics(config: RunConfig, model: Model, test: Evaluation, listener: Listener) -> dict[str, object]:
-    """``metrics`` and ``ood`` of the record."""
+    """``metrics``, ``ood`` and ``groups`` of the record."""
     ood = {name: _compared(model, test, name, other, listener) for name, other in config.ood.items()}
-    return {"metrics": summarize(test), "ood": ood}
+    groups = group_summaries(test)
+    return {"metrics": summarize(test), "ood": ood, **({"groups": groups} if groups else {})}
 
 
 def _beside(

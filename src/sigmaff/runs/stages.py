@@ -9,12 +9,14 @@ import numpy as np
 import torch
 
 from sigmaff.backbones import AdoptConfig, BackboneConfig, HostConfig
+from sigmaff.config import with_unnamed
 from sigmaff.data import GraphDataset, require_elements
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, ModelFileError
+from sigmaff.files import changes
 from sigmaff.heads import DeterministicConfig, Stage
 from sigmaff.models import Ensemble, Model, MonteCarloDropout, Potential, PotentialConfig
 from sigmaff.models.adopt import read_potential, with_references
-from sigmaff.models.file import load_potential, save
+from sigmaff.models.file import load_potential, read_header, save
 from sigmaff.models.record import FitRecord, MemberRecord, RunRecord, TrainingRecord
 from sigmaff.models.solve import LabelledObservations, solve_head
 from sigmaff.progress import Listener
@@ -251,14 +253,54 @@ class _Stages:
         return potential
 
 
+def backbone_beside(model: Model) -> Path | None:
+    """The file of the network that a model was made from, in its folder or in that of its comparison; else ``None``."""
+    if model.file is None:
+        return None
+    folder = model.file.resolve().parent
+    for path in (folder / "backbone.sigmaff", folder.parent / "backbone" / "model.sigmaff"):
+        if path.is_file() and path != model.file.resolve() and _is_backbone(path, model):
+            return path
+    return None
+
+
+def _is_backbone(path: Path, model: Model) -> bool:
+    """Whether a file holds a network without σ, with the settings and elements of each network of the model."""
+    try:
+        header = read_header(path)
+    except ModelFileError:
+        return False
+    if not isinstance(header.config.head, DeterministicConfig) or header.other_members:
+        return False
+    return all(
+        not _differing(header.config.backbone, part.config.backbone)
+        and header.statistics.elements == part.statistics.elements
+        for part in model.potentials
+    )
+
+
+def with_backbone_of(config: RunConfig) -> RunConfig:
+    """With the settings of the backbone in the file of ``backbone_from``, where nobody names others."""
+    if config.backbone_from is None:
+        return config
+    found = read_header(config.backbone_from).config.backbone
+    if found.name == config.model.backbone.name:
+        named = {f"model.backbone.{name}": getattr(found, name) for name in type(found).model_fields}
+        return with_unnamed(config, named)
+    return with_unnamed(config, {"model.backbone": found})
+
+
 def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     potential = load_potential(path)
     if not isinstance(potential.config.head, DeterministicConfig):
         raise ConfigError(
             f"{path}: backbone_from takes a model with a deterministic head, such as the backbone.sigmaff of a run"
         )
-    if _without_dropout(potential.config.backbone) != _without_dropout(config.model.backbone):
-        raise ConfigError(f"{path}: its backbone has other settings than model.backbone of this run")
+    if differing := _differing(potential.config.backbone, config.model.backbone):
+        raise ConfigError(
+            f"{path}: its backbone has other settings than model.backbone of this run ({'; '.join(differing)}); "
+            "leave these keys out of model.backbone: they are taken from the file"
+        )
     if not set(data.statistics.elements) <= set(potential.elements):
         raise ConfigError(f"{path}: it does not know all elements of the training structures of this run")
     taken = Potential(config.model.model_copy(update={"head": potential.config.head}), potential.statistics)
@@ -267,6 +309,8 @@ def _backbone_from(config: RunConfig, path: Path, data: RunData) -> Potential:
     return taken
 
 
-def _without_dropout(backbone: BackboneConfig) -> dict[str, object]:
-    """The settings that decide the weights."""
-    return backbone.model_dump(exclude={"dropout"})
+def _differing(found: BackboneConfig, asked: BackboneConfig) -> list[str]:
+    """The settings that decide the weights and differ."""
+    if found.name != asked.name:
+        return changes({"name": found.name}, {"name": asked.name})
+    return changes(*(backbone.model_dump(exclude={"dropout"}) for backbone in (found, asked)))

@@ -12,12 +12,14 @@ from ase.calculators.calculator import all_changes
 from ase.outputs import Properties, all_outputs
 from torch import nn
 
+from sigmaff.data import other_state
 from sigmaff.errors import ConfigError, DataError, UncertaintyError, UncertaintyWarning
 from sigmaff.graph import build_graph
+from sigmaff.models import Model
 from sigmaff.models.file import load
-from sigmaff.models.prediction import ForceStdMethod, Predictor
+from sigmaff.models.prediction import ForceStdMethod, Predictor, warn_of_undetermined
 from sigmaff.simulation.limits import Above
-from sigmaff.simulation.results import ASE_NAMES, finite_results
+from sigmaff.simulation.results import ASE_NAMES, UNDETERMINED, finite_results
 from sigmaff.simulation.watch import Watch
 
 
@@ -35,12 +37,14 @@ class Calculator(AseCalculator):
     | ``forces_uncertainty`` | (n_atoms, 3) | σ of each component, eV/Å |
     | ``stress_uncertainty`` | (6,) | σ of each component, eV/Å³; structures with a periodic cell; if asked for |
     | ``calibrated_uncertainties`` | | names of those that are calibrated, or "none"; all others are raw |
+    | ``energy_undetermined`` | | True if the training set does not determine energies of this composition |
     | ``energy_ensemble`` | (n_members,) | eV, of every member of an ensemble, or dropout sample |
     | ``forces_ensemble`` | (n_atoms, 3, n_members) | eV/Å, the same |
 
     A σ that the model does not estimate is absent, never zero. Where a σ leaves its range on the structures that the
-    model was calibrated on, the calculator warns once (``UncertaintyWarning``). The model is only read: several
-    calculators may share one, and a calculator can be deep-copied and pickled.
+    model was calibrated on, the calculator warns once (``UncertaintyWarning``). An energy that is undetermined also
+    warns, once for each composition (``UndeterminedEnergyWarning``). The model is only read: several calculators may
+    share one, and a calculator can be deep-copied and pickled.
     """
 
     name = "sigmaff"
@@ -78,6 +82,7 @@ class Calculator(AseCalculator):
         if isinstance(model, nn.Module) and model.training:
             raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
         self.model = model
+        self._told: set[str] = set()  # compositions whose energies are undetermined
         self.watch = Watch(model, warn_above=warn_above, stop_above=stop_above, warn=_warn)
         super().__init__(forces_uncertainty=forces_uncertainty, stress_uncertainty=stress_uncertainty)
 
@@ -110,12 +115,21 @@ class Calculator(AseCalculator):
         if how == "none" and not {"forces_uncertainty", "stress_uncertainty"}.isdisjoint(properties):
             how = "auto"
         with_stress = with_stress or "stress_uncertainty" in properties
+        if isinstance(self.model, Model) and (problem := other_state(self.atoms, self.model.electrons)):
+            raise DataError(f"{self.atoms.symbols}: {problem}")
         graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
         prediction = self.model.predict(graph, forces_std=how, stress_std=with_stress)
         results = finite_results(prediction, self.atoms)
         if (above := self.watch.look(results)) is not None:
             raise UncertaintyError(self.watch.words(above))
         self.results = results
+        self._warn_of_undetermined(self.atoms.get_chemical_formula())
+
+    def _warn_of_undetermined(self, formula: str) -> None:
+        """Once for each composition."""
+        if UNDETERMINED in self.results and formula not in self._told:
+            self._told.add(formula)
+            warn_of_undetermined([formula])
 
     def export_properties(self) -> Properties:
         """Those of the results that ASE has names for, as ``Atoms.get_properties`` returns them."""

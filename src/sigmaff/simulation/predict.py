@@ -6,12 +6,13 @@ import torch
 from ase import Atoms
 from ase.io import write
 
-from sigmaff.data import GraphDataset
+from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data.statistics import undetermined_energies
 from sigmaff.errors import DataError, SigmaffError
 from sigmaff.files import atomic_write
 from sigmaff.models.prediction import ForceStdMethod, Predictor, split_prediction
 from sigmaff.progress import Listener
-from sigmaff.simulation.results import PerAtom, finite_results, with_results
+from sigmaff.simulation.results import UNDETERMINED, PerAtom, beside_labels, finite_results
 
 FORMATS: dict[str, tuple[str, PerAtom]] = {  # ending: ASE's name, where it keeps σ of atoms
     ".extxyz": ("extxyz", "arrays"),
@@ -29,8 +30,14 @@ def predict_structures(
     *,
     stress_std: bool = True,
     per_atom: PerAtom = "arrays",
+    labels: LabelledStructures | None = None,
 ) -> list[Atoms]:
-    """Copies of the structures with energy, forces and σ, as ``snapshot`` makes them."""
+    """Copies of the structures with energy, forces and σ under names of their own, beside their labels.
+
+    Arguments:
+        labels: the same structures with the labels that the copies keep; ``None``: there are none. A structure without
+            a label has the predictions under ASE's names, too (``beside_labels``).
+    """
     listener = listener or Listener()
     frames: list[Atoms] = []
     for indices in torch.arange(len(dataset)).split(dataset.batch_size(batch_size)):
@@ -39,10 +46,14 @@ def predict_structures(
         for index, prediction in zip(indices.tolist(), split_prediction(together, graph), strict=True):
             atoms = dataset.structures.structures[index]
             try:
-                frames.append(with_results(atoms, finite_results(prediction, atoms), per_atom=per_atom))
+                own = {} if labels is None else labels.labels_of(index)
+                frames.append(beside_labels(atoms, finite_results(prediction, atoms), own, per_atom=per_atom))
             except DataError as error:
                 raise DataError(f"{dataset.structures.frame_name(index)}: {error}") from None
         listener.advance(len(frames), len(dataset))
+    if undetermined := [frame.get_chemical_formula() for frame in frames if UNDETERMINED in frame.info]:
+        text = f"{UNDETERMINED} marks {len(undetermined)} of {len(frames)} structures"
+        listener.warn(f"{undetermined_energies(undetermined)}; {text}")
     return frames
 
 

@@ -2,6 +2,8 @@
 
 ASE's writers save energy, forces and stress of a calculator and drop all that they do not know, such as σ. They do
 save ``atoms.info`` (extxyz and traj) and ``atoms.arrays`` (extxyz alone).
+
+``sigmaff_energy`` in ``atoms.info`` tells a prediction under ASE's names from a label (``sigmaff.data.predicted``).
 """
 
 from collections.abc import Mapping
@@ -15,12 +17,14 @@ from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from sigmaff.data import predicted
+from sigmaff.data.structures import LABELS
 from sigmaff.errors import DataError
 from sigmaff.evaluation.evaluate import OPEN
-from sigmaff.models.prediction import Prediction
+from sigmaff.models.prediction import Prediction, is_undetermined
 
 Results = Mapping[str, Any]
-"""Numbers and arrays by ASE's names, and which σ are calibrated."""
+"""Numbers and arrays by ASE's names, which σ are calibrated, and whether the energy is undetermined."""
 PerAtom = Literal["arrays", "info"]
 ASE_NAMES = {
     "energy": "energy",
@@ -38,15 +42,20 @@ ASE_NAMES = {
 """Fields of a prediction, and their names in the results of a calculator."""
 CALIBRATED = "calibrated_uncertainties"
 """Beside σ: the names of those that are calibrated, or "none". All other σ are raw."""
+UNDETERMINED = "energy_undetermined"
+"""True where the training set does not determine energies of this composition; missing elsewhere."""
 PER_STRUCTURE_KEYS = (
     "energy_uncertainty",
     "composition_uncertainty",
+    UNDETERMINED,
     "stress_uncertainty",
     CALIBRATED,
     "energy_ensemble",
 )
 PER_ATOM_KEYS = ("energies_uncertainty", "forces_uncertainty")
 """What is stored in a structure; the forces of all members are in a calculator's results alone."""
+OWN_KEYS = {"energy": predicted.ENERGY, "stress": predicted.STRESS, "forces": predicted.FORCES}
+"""Predictions that can stand beside labels, and their names."""
 
 
 def bare_copy(atoms: Atoms) -> Atoms:
@@ -71,6 +80,8 @@ def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Any]:
     calibrated = [f"{quantity}_uncertainty" for quantity in prediction.provenance.calibrated]
     if any(name.endswith("_uncertainty") for name in results):
         results[CALIBRATED] = " ".join(name for name in calibrated if name in results) or "none"
+    if is_undetermined(prediction):
+        results[UNDETERMINED] = True
     return results | {"free_energy": results["energy"]}
 
 
@@ -100,12 +111,35 @@ def with_results(atoms: Atoms, results: Results, *, per_atom: PerAtom = "arrays"
     return frame
 
 
+def beside_labels(atoms: Atoms, results: Results, labels: Results, *, per_atom: PerAtom = "arrays") -> Atoms:
+    """As ``with_results``, and with the predictions under names of their own; labels stay as they are.
+
+    Arguments:
+        labels: energy, forces and stress that the structure has. If there are any, also as ``REF_energy`` or
+            ``REF_forces``, ASE's names are left to them.
+    """
+    frame = with_results(atoms, results, per_atom=per_atom)
+    own = {key: np.array(results[name])[()] for name, key in OWN_KEYS.items() if name in results}
+    forces = {key: own.pop(key) for key in (predicted.FORCES,) if key in own}
+    frame.info.update(own)
+    {"arrays": frame.arrays, "info": frame.info}[per_atom].update(forces)
+    if labels or any(f"REF_{name}" in (atoms.info | atoms.arrays) for name in LABELS):
+        known = {name: value if name != "stress" else _voigt(value) for name, value in labels.items()}
+        frame.calc = SinglePointCalculator(frame, **known) if known else None
+    return frame
+
+
+def _voigt(stress: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(full_3x3_to_voigt_6_stress(stress))
+
+
 def _store(atoms: Atoms, results: Results, per_atom: PerAtom) -> None:
-    for key in (*PER_STRUCTURE_KEYS, *PER_ATOM_KEYS):
+    for key in (*PER_STRUCTURE_KEYS, *PER_ATOM_KEYS, *OWN_KEYS.values()):
         atoms.info.pop(key, None)
         atoms.arrays.pop(key, None)
     holder = {"arrays": atoms.arrays, "info": atoms.info}[per_atom]
     atoms.info.update({key: np.array(results[key])[()] for key in PER_STRUCTURE_KEYS if key in results})
+    atoms.info.update({predicted.ENERGY: results["energy"]} if "energy" in results else {})
     holder.update({key: np.array(results[key]) for key in PER_ATOM_KEYS if key in results})
 
 

@@ -111,8 +111,8 @@ def _trained(identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constants(statistics: DatasetStatistics) -> dict[str, Any]:
-    """Without what follows from the training set alone and was added after version 0.1.0."""
-    added = ("open_compositions", "reference_std", "shortest_distances")
+    """Without what follows from training set and reference energies, and was added after version 0.1.0."""
+    added = ("open_compositions", "reference_std", "reference_source", "electrons", "shortest_distances")
     return {name: value for name, value in asdict(statistics).items() if name not in added}
 
 

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from sigmaff.config import Settings
 from sigmaff.heads import Head
@@ -14,6 +14,8 @@ MAY_CHANGE = {
     "validation_batch_size",
     "checkpoint_minutes",
     "tensorboard",
+    "wandb",
+    "mlflow",
     "compile",
     "threads",
     "accelerator",
@@ -50,11 +52,22 @@ class CosineSchedule(Settings):
         return _warmup(step, self.warmup_steps) * (self.final_fraction + (1.0 - self.final_fraction) * fallen)
 
 
-Schedule = Annotated[ExponentialSchedule | CosineSchedule, Field(discriminator="name")]
+def _named(schedule: Any) -> Any:
+    """A schedule without a name is exponential, as the default."""
+    return {"name": "exponential"} | schedule if isinstance(schedule, dict) else schedule
+
+
+Schedule = Annotated[ExponentialSchedule | CosineSchedule, Field(discriminator="name"), BeforeValidator(_named)]
+
+SHORT_WARMUP = 0.1
+"""Share of a training that a warm-up gets which would be longer than the training."""
 
 
 def _warmup(step: int, warmup_steps: int) -> float:
     return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
+
+
+UNWRITTEN = ("wandb", "mlflow", "group_weights")
 
 
 class TrainingConfig(Settings):
@@ -78,6 +91,11 @@ class TrainingConfig(Settings):
         ge=0,
         description="weight in the loss of the stress, as strain derivative of the energy per atom; 0 leaves it out, "
         "else all structures must be periodic and have a stress",
+    )
+    group_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default={},
+        description="weights in the loss of structures by their group (config_type), as in {bulk: 1, surface: 5}; "
+        "groups that are not named have 1. Weights are relative: their mean over training structures is made 1",
     )
     batch_size: int = Field(
         default=10, ge=1, description="structures per step, over all devices; an epoch is cut into equal batches"
@@ -118,10 +136,23 @@ class TrainingConfig(Settings):
         default=10.0, gt=0, description="longest time within an epoch without a checkpoint; each epoch ends with one"
     )
     tensorboard: bool = Field(default=True, description="write TensorBoard events beside metrics.csv")
+    wandb: bool = Field(default=False, description="log to Weights & Biases too (extra wandb; WANDB_PROJECT, ...)")
+    mlflow: bool = Field(default=False, description="log to MLflow too (extra mlflow; MLFLOW_TRACKING_URI, ...)")
     accelerator: str = Field(default="auto", description="cpu, cuda, mps or auto, as in Lightning Fabric")
     devices: int = Field(default=1, ge=1, description="devices (processes, on CPUs) on each node")
     n_nodes: int = Field(default=1, ge=1, description="nodes; under SLURM as many as the job has")
     strategy: str = Field(default="auto", description="auto or ddp, as in Lightning Fabric")
+
+    @model_serializer(mode="wrap")
+    def _without_idle(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without loggers and weights that nobody asks for: as versions without these settings wrote it."""
+        written: dict[str, Any] = serialize(self)
+        return {name: value for name, value in written.items() if value or name not in UNWRITTEN}
+
+    @property
+    def packages(self) -> list[str]:
+        """Modules of extras that a training with these settings needs."""
+        return ["lightning_fabric", *(name for name in ("tensorboard", "wandb", "mlflow") if getattr(self, name))]
 
     def for_head(self, head: Head) -> Self:
         """A copy with the defaults of the head for values that are not set, and without those of no effect on it."""
@@ -130,6 +161,13 @@ class TrainingConfig(Settings):
         if not head.has_likelihood_loss:
             changes["likelihood_unit"] = "normalised"
         return self.model_copy(update=changes)
+
+    def for_steps(self, total_steps: int) -> Self:
+        """A copy whose warm-up is shorter than the training."""
+        if self.schedule.warmup_steps < total_steps:
+            return self
+        shorter = {"warmup_steps": max(1, int(SHORT_WARMUP * total_steps))}
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update=shorter)})
 
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step and the choice of the best."""

@@ -42,6 +42,7 @@ from sigmaff.training.interrupt import stop_signal
 from sigmaff.training.logs import MetricsLog
 from sigmaff.training.objective import LossTerms, Objective, freeze, load_batch
 from sigmaff.training.state import EpochRecord, StoppedBecause, TrainingDivergedError, TrainingResult, TrainingState
+from sigmaff.training.weights import with_mean_one
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -65,7 +66,7 @@ def train(
     arguments and a directory that all of them see.
 
     Arguments:
-        directory: gets ``checkpoint.safetensors``, ``metrics.csv`` and ``tensorboard/``.
+        directory: gets ``checkpoint.safetensors``, ``metrics.csv``, ``settings.json`` and what loggers write.
         seed: of the order of batches and of dropout.
         listener: progress callbacks; ``None`` is silent.
         force: overwrite the checkpoint of another run, which is an error otherwise.
@@ -87,12 +88,15 @@ def train(
         training.resume(force=force)
         if not fabric.is_global_zero:
             return training.run(Listener(), None)
-        with closing(MetricsLog(directory, training.state.history, tensorboard=config.tensorboard)) as log:
-            return training.run(listener or Listener(), log)
+        listener = listener or Listener()
+        if (shorter := training.config.schedule.warmup_steps) != (asked := config.schedule.warmup_steps):
+            listener.tell(f"warm-up: {shorter} steps instead of {asked}, as the training has {training.total_steps}")
+        with closing(MetricsLog(directory, training.state.history, training.config, training.total_steps)) as log:
+            return training.run(listener, log)
 
 
 def _fabric(config: TrainingConfig) -> "Fabric":
-    require("training", "lightning_fabric", *(["tensorboard"] if config.tensorboard else []))
+    require("training", *config.packages)
     from lightning_fabric import Fabric
 
     try:
@@ -126,8 +130,9 @@ class Training:
         seed: int,
         stop: threading.Event,
     ) -> None:
-        self.fabric, self.potential, self.config, self.seed, self.stop = fabric, potential, config, seed, stop
+        self.fabric, self.potential, self.seed, self.stop = fabric, potential, seed, stop
         self.train_set, self.validation_set = train_set, validation_set
+        self.config = with_mean_one(config, train_set, validation_set)
         self.checkpoint = directory / CHECKPOINT
         self.state = TrainingState()
         self.began = 0.0  # by the clock
@@ -135,6 +140,7 @@ class Training:
         self.note = ""  # of the last validation
         self.n_batches = math.ceil(len(train_set) / config.batch_size)
         self.total_steps = self.n_batches * config.max_epochs
+        self.config = config = config.for_steps(self.total_steps)
         self._check_start()
         self.identity = identify(potential, train_set, validation_set, config, seed)
         freeze(potential, train_set, config)
@@ -146,12 +152,6 @@ class Training:
 
     def _check_start(self) -> None:
         """Raise errors before the first step, not after hours."""
-        if self.config.schedule.warmup_steps >= self.total_steps:
-            raise ConfigError(
-                f"schedule.warmup_steps is {self.config.schedule.warmup_steps}, but the whole training has "
-                f"{self.total_steps} steps ({self.n_batches} batches, {self.config.max_epochs} epochs): "
-                "shorten the warm-up, or raise max_epochs"
-            )
         for dataset in (self.train_set, self.validation_set):
             load_batch(self.potential, dataset, torch.arange(1), self.config)
 
@@ -180,6 +180,7 @@ class Training:
 
     def run(self, listener: Listener, log: MetricsLog | None) -> TrainingResult:
         """Epochs until there is a reason to stop; then the best weights."""
+        self.objective.warn = listener.warn
         self.began = time.monotonic() - self.state.seconds
         self.saved = self.state.seconds
         step = self.state.step

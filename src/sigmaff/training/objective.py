@@ -1,7 +1,8 @@
 """The loss: (1 − ρ)·L_E + ρ·L_F + ς·L_S.
 
 L_E is the head's, L_F the mean over atoms of ‖F − F_label‖₂, L_S the mean over structures of ‖W − W_label‖₂ / n_atoms
-with W = volume · stress, the derivative of the energy by strain; all in the model's normalised unit.
+with W = volume · stress, the derivative of the energy by strain; all in the model's normalised unit. Where groups of
+structures have weights, the terms of each structure and of its atoms are multiplied by its weight (``weights.py``).
 
 A negative log-likelihood has no unit, errors have one: their unit decides how much the likelihood counts beside forces.
 In that of ``likelihood_unit``, which is s normalised ones, the loss is
@@ -11,7 +12,6 @@ In that of ``likelihood_unit``, which is s normalised ones, the loss is
 and s times this is minimised, which is the loss above with s·N for N. Losses without a likelihood have no such choice.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -24,7 +24,9 @@ from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import EnergyDistribution
 from sigmaff.models import Potential
+from sigmaff.progress import Listener
 from sigmaff.training.config import TrainingConfig
+from sigmaff.training.weights import batch_weights
 from sigmaff.units import KCAL_PER_MOL
 
 
@@ -35,6 +37,7 @@ class Batch(NamedTuple):
     energy: Tensor  # (n_structures,)
     forces: Tensor | None  # (n_atoms, 3); None where no forces are trained
     virial: Tensor | None = None  # (n_structures, 3, 3); None where no stress is trained
+    weight: Tensor | None = None  # (n_structures,) of each structure in the loss; None: 1
 
 
 class LossTerms(NamedTuple):
@@ -55,6 +58,7 @@ class Objective(nn.Module):
         self.potential = potential
         self.config = config.for_head(potential.head)
         self.n_train = n_train
+        self.warn: Callable[[str], None] = Listener().warn
         self._compiled: Callable[[Batch], LossTerms] | None
         self._compiled = torch.compile(self._terms, dynamic=True) if config.compile else None
 
@@ -72,34 +76,38 @@ class Objective(nn.Module):
         except RuntimeError as error:  # all that the compiler raises; an error of the model itself comes back below
             terms = self._terms(batch)
             reason = next(iter(str(error).splitlines()), "no reason given")
-            warnings.warn(f"compiling the loss failed ({reason}): training continues without it, slower", stacklevel=2)
+            if any(isinstance(part, nn.Dropout) and part.p > 0 for part in self.potential.modules()):
+                reason = "the network has dropout"
+            self.warn(f"the loss cannot be compiled ({reason}): training continues without, slower")
             self._compiled = None
             return terms
 
     def _terms(self, batch: Batch) -> LossTerms:
         distribution, forces, virial = self._predicted(batch)
         terms = LossTerms(
-            energy_loss=self._energy_loss(distribution, batch.energy),
+            energy_loss=_weighted_mean(self._energy_losses(distribution, batch.energy), batch.weight),
             energy_mae=(distribution.mean.detach() - batch.energy).abs().mean(),
         )
         if forces is not None and batch.forces is not None:
             error = forces - batch.forces
-            terms = terms._replace(forces_loss=mean_norm(error), forces_mae=error.detach().abs().mean())
+            weight = None if batch.weight is None else batch.weight[batch.graph.structure_index]
+            terms = terms._replace(forces_loss=mean_norm(error, weight), forces_mae=error.detach().abs().mean())
         if virial is not None and batch.virial is not None:
             graph = batch.graph
             ones = graph.positions.new_ones(graph.n_atoms, dtype=graph.dtype)
             n_atoms = scatter_sum(ones, graph.structure_index, graph.n_structures)
-            terms = terms._replace(virial_loss=mean_norm((virial - batch.virial).flatten(1) / n_atoms[:, None]))
+            error = (virial - batch.virial).flatten(1) / n_atoms[:, None]
+            terms = terms._replace(virial_loss=mean_norm(error, batch.weight))
         return terms
 
-    def _energy_loss(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
-        """The head's, with its likelihood in the unit of the settings."""
+    def _energy_losses(self, distribution: EnergyDistribution, target: Tensor) -> Tensor:
+        """Those of the head, with its likelihood in the unit of the settings, (n_structures,)."""
         head = self.potential.head
-        loss = head.energy_loss(distribution, target, self.n_train)
+        losses = head.energy_losses(distribution, target, self.n_train)
         if self.config.likelihood_unit == "normalised":
-            return loss
-        penalty = head.energy_penalty(distribution, target)
-        return penalty + KCAL_PER_MOL / self.potential.statistics.scale * (loss - penalty)
+            return losses
+        penalties = head.energy_penalties(distribution, target)
+        return penalties + KCAL_PER_MOL / self.potential.statistics.scale * (losses - penalties)
 
     def _predicted(self, batch: Batch) -> tuple[EnergyDistribution, Tensor | None, Tensor | None]:
         """Energies, and forces and virial where they are trained."""
@@ -146,9 +154,13 @@ def freeze(potential: Potential, dataset: GraphDataset, config: TrainingConfig) 
     potential.zero_grad()
 
 
-def mean_norm(vectors: Tensor) -> Tensor:
-    """Mean of ‖v‖₂ over rows; its gradient is 0, not NaN, where v = 0."""
-    return torch.linalg.vector_norm(vectors, dim=-1).mean()
+def mean_norm(vectors: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Mean of ‖v‖₂ over rows, times a weight of each; its gradient is 0, not NaN, where v = 0."""
+    return _weighted_mean(torch.linalg.vector_norm(vectors, dim=-1), weight)
+
+
+def _weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
+    return values.mean() if weight is None else (weight * values).mean()
 
 
 def load_batch(potential: Potential, dataset: GraphDataset, indices: Tensor, config: TrainingConfig) -> Batch:
@@ -179,4 +191,5 @@ def load_batch(potential: Potential, dataset: GraphDataset, indices: Tensor, con
         energy=energy.to(device),
         forces=None if forces is None else forces.to(device),
         virial=None if virial is None else virial.to(device),
+        weight=None if (weight := batch_weights(dataset, indices, config)) is None else weight.to(device, energy.dtype),
     )

@@ -37,7 +37,7 @@ def expected_hours(job: Job) -> float | None:
     trainings = [config.training] if is_trained else []
     if isinstance(job, TrainJob) and config.head_training is not None:
         trainings.append(config.head_training)
-    n_train = config.data.split.n_train
+    n_train = config.data.split.n_train or 0
     seconds = sum(_training_seconds(each, n_train, cell.backbone, n_atoms) for each in trainings)
     if isinstance(job, TrainJob) and HEADS[config.model.head.name].force_std_methods:
         seconds += SOLVE_EPOCHS * n_train * _structure_seconds(cell.backbone, n_atoms)

@@ -86,8 +86,8 @@ def _data_text(plan: Plan, results: Results) -> list[str]:
     files = defaultdict[tuple[int, int], set[str]](set)
     for job in (*plan.chosen, *plan.others):
         if isinstance(job, ModelJob) and job.name in results and results[job.name].status == "done":
-            split, path = job.config.data.split, job.config.data.source.path
-            files[split.n_train, split.n_validation].add(f"{path.parent.name}/{path.name}")
+            split, paths = job.config.data.split, [source.path for source in job.config.data.sources]
+            files[split.n_train or 0, split.n_validation].update(f"{path.parent.name}/{path.name}" for path in paths)
     return [
         f"Trained on {n_train} and validated on {n_validation} structures of {', '.join(sorted(names))}."
         for (n_train, n_validation), names in files.items()

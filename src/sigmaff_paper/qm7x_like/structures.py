@@ -9,7 +9,7 @@ import numpy as np
 from ase import Atoms
 from ase.optimize import BFGS
 
-from sigmaff.data.labelling import LabelError, engine_failures, label, make_calculator
+from sigmaff.data.labelling import LabelError, engine_failures, label, make_calculator, origin_of
 from sigmaff.errors import DataError
 from sigmaff_paper.qm7x_like.config import GenerateConfig
 from sigmaff_paper.qm7x_like.conformers import distinct, embed, has_bonds_of, parse
@@ -159,7 +159,7 @@ def _labelled(minimum: Atoms, shifts: FloatArray, number: int, config: GenerateC
                 break
             continue
         kind = NONEQUILIBRIUM if index else EQUILIBRIUM
-        labelled.info = {"smiles": record.smiles, "conformer": number, "kind": kind}
+        labelled.info = {"smiles": record.smiles, "conformer": number, "kind": kind} | origin_of(config.engine)
         structures.append(labelled)
     return structures
 

@@ -1,36 +1,23 @@
-"""Check structures: composition and sizes; missing, duplicate and non-finite values; geometries that look wrong."""
+"""Check contents: composition and sizes; missing, duplicate and non-finite values; order in time."""
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from ase import Atoms
-from ase.data import covalent_radii
 
 from sigmaff.data.check.finding import Finding, findings
 from sigmaff.data.elements import symbols
 from sigmaff.data.order import describe, find_series
-from sigmaff.data.overlap import first_occurrence
+from sigmaff.data.overlap import comparable, first_occurrence
 from sigmaff.data.statistics import open_compositions
 from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
-from sigmaff.errors import DataError
-from sigmaff.graph.neighbors import neighbor_pairs
 
 SAME_ENERGY = 1e-4
 """eV. Energies of equal structures that differ by more than this contradict each other."""
 
-OVERLAP = 0.5
-"""Two atoms closer than this fraction of the sum of their covalent radii overlap."""
-
-LONELY = 5.0
-"""Å. An atom without a neighbour within this distance is isolated."""
-
-SMALL_VOLUME = 3.0
-"""Å³ per atom of a periodic cell. Diamond, which is very dense, has 5.7."""
-
 
 def check_composition(data: LabelledStructures) -> Iterator[Finding]:
     sizes = [len(atoms) for atoms in data.structures]
-    formulas = {atoms.get_chemical_formula() for atoms in data.structures}
+    formulas = {data.structures[alike[0]].get_chemical_formula() for alike in comparable(data.structures)}
     periodic = sum(bool(atoms.pbc.any()) for atoms in data.structures)
     message = f"{len(data)} structures of {min(sizes)} to {max(sizes)} atoms, {len(formulas)} compositions, "
     yield from findings("info", "composition", f"{message}{periodic} periodic; elements {symbols(data.elements)}", data)
@@ -42,6 +29,11 @@ def check_composition(data: LabelledStructures) -> Iterator[Finding]:
         yield from findings("info", "open_compositions", message, data)
     single = [index for index, size in enumerate(sizes) if size == 1]
     yield from findings("info", "isolated_atoms", f"{len(single)} structures are single atoms", data, single)
+
+
+def check_units(data: LabelledStructures) -> Iterator[Finding]:
+    if data.units:
+        yield from findings("info", "units", data.units, data)
 
 
 def check_ranges(data: LabelledStructures) -> Iterator[Finding]:
@@ -63,7 +55,9 @@ def check_missing(data: LabelledStructures) -> Iterator[Finding]:
             where = np.flatnonzero(np.isin(data.frame_index, frames))
             yield from findings("error", "missing_labels", f"{label} is missing in some structures", data, where)
         elif values is None:
-            yield from findings("warning", "missing_labels", f"{label} is missing in all structures", data)
+            names = ", ".join(data.names) or "nothing"
+            message = f"{label} is missing in all structures (found {names}); name it with --{label}-key ({label}_key)"
+            yield from findings("warning", "missing_labels", message, data)
 
 
 def check_finite(data: LabelledStructures) -> Iterator[Finding]:
@@ -106,44 +100,3 @@ def check_order(data: LabelledStructures) -> Iterator[Finding]:
     else:
         message = f"the frames have no order in time: {describe(series)}; 'sigmaff train' splits them at random"
     yield from findings("info", "time_order", message, data)
-
-
-def check_geometry(data: LabelledStructures) -> Iterator[Finding]:
-    unusable: dict[int, str] = {}
-    overlapping, lonely = [], []
-    for index, atoms in enumerate(data.structures):
-        try:
-            closest, alone = _neighborhood(atoms)
-        except DataError as error:
-            unusable[index] = str(error)
-            continue
-        if closest < OVERLAP:
-            overlapping.append(index)
-        if alone and len(atoms) > 1:
-            lonely.append(index)
-    message = f"structures cannot be used: {next(iter(unusable.values()), '')}"
-    yield from findings("error", "unusable_structure", message, data, unusable)
-    message = f"atoms closer than {OVERLAP} times the sum of their covalent radii"
-    yield from findings("error", "overlapping_atoms", message, data, overlapping)
-    message = f"atoms without a neighbour within {LONELY:g} Å, as in dissociated molecules"
-    yield from findings("warning", "lonely_atoms", message, data, lonely)
-
-
-def _neighborhood(atoms: Atoms) -> tuple[float, bool]:
-    """Smallest ratio of a distance to the sum of covalent radii, and whether some atom has no neighbour."""
-    (first, second), shift = neighbor_pairs(atoms.positions, atoms.cell.array, atoms.pbc, LONELY)
-    distance = np.linalg.norm(atoms.positions[second] + shift - atoms.positions[first], axis=1)
-    radii = covalent_radii[atoms.numbers]
-    closest = float(np.min(distance / (radii[first] + radii[second]), initial=np.inf))
-    return closest, len(np.union1d(first, second)) < len(atoms)
-
-
-def check_cells(data: LabelledStructures) -> Iterator[Finding]:
-    solids = [index for index, atoms in enumerate(data.structures) if atoms.pbc.all()]
-    volume = {index: np.linalg.det(data.structures[index].cell.array) for index in solids}
-    left_handed = [index for index in solids if volume[index] < 0]
-    message = "cells are left-handed: energies and forces are correct, but some other programs reject such cells"
-    yield from findings("warning", "left_handed_cell", message, data, left_handed)
-    tiny = [index for index in solids if abs(volume[index]) < SMALL_VOLUME * len(data.structures[index])]
-    message = f"cells have less than {SMALL_VOLUME:g} Å³ per atom: is the length unit correct?"
-    yield from findings("warning", "tiny_cell", message, data, tiny)

@@ -1,16 +1,16 @@
-"""Check energies and forces: impossible and outlying values; consistency, units and signs."""
+"""Check energies and forces: impossible, missing and outlying values, and their magnitudes."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
-from ase import Atoms
 from ase.units import Hartree
 
 from sigmaff.data.check.finding import Finding, Severity, findings
+from sigmaff.data.check.geometry import is_more_bonded, rests_by_symmetry
+from sigmaff.data.check.stacks import spaced
 from sigmaff.data.statistics import composition, energy_residual, reference_energies
 from sigmaff.data.structures import FloatArray, LabelledStructures
-from sigmaff.units import ENERGY_UNITS, LENGTH_UNITS
+from sigmaff.units import ENERGY_UNITS
 
 ABSURD_FORCE = 100.0
 """eV/Å. A larger force is an error."""
@@ -18,16 +18,8 @@ ABSURD_FORCE = 100.0
 ABSURD_RATIO = 50.0
 """Outliers exceed this multiple of the median |F|, or of the median deviation of energies per atom."""
 
-NET_FORCE = 0.1
-"""|Σ F| / Σ |F| of an isolated structure: exactly 0 in theory, far below this in a converged calculation."""
-
-SMALL_FORCE = 0.01
-"""eV/Å per atom. A smaller net force is noise."""
-
-MAX_STEP = 0.25
-"""Å. If atoms move less between two frames, −½(F₁ + F₂)·(x₂ − x₁) is the energy difference to third order."""
-
-MIN_STEPS = 10
+MAX_SYMMETRIES = 200
+"""Structures whose symmetry is looked at."""
 
 LARGE_RMS_FORCE = 15.0
 """eV/Å. Structures near equilibrium have about 1 to 3; the number in kcal/mol/Å is 23 times larger."""
@@ -47,27 +39,21 @@ def check_force_size(data: LabelledStructures) -> Iterator[Finding]:
 
 
 def check_zero_forces(data: LabelledStructures) -> Iterator[Finding]:
-    """Find forces of exactly zero. They may be missing labels, or due to symmetry: a few are not an error."""
+    """Find forces of exactly zero that symmetry does not explain: missing labels, or constrained atoms."""
     if data.forces is None:
         return
     resting = [(forces == 0).all(axis=1) for forces in data.forces]
-    frames = [index for index, zero in enumerate(resting) if zero.all() and len(zero) > 1]
-    atoms = [index for index, zero in enumerate(resting) if zero.any() and not zero.all()]
+    found = [index for index, zero in enumerate(resting) if zero.any() and len(zero) > 1]
+    looked_at = spaced(np.array(found, dtype=np.int64), MAX_SYMMETRIES).tolist()
+    strange = [index for index in looked_at if not rests_by_symmetry(data.structures[index])[resting[index]].all()]
+    strange = strange if len(looked_at) == len(found) or not strange else found
+    frames = [index for index in strange if resting[index].all()]
+    atoms = [index for index in strange if not resting[index].all()]
     severity: Severity = "error" if len(frames) > len(data) // 2 else "warning"
-    message = "all forces are exactly zero: labels are missing, or the structure is a perfect crystal"
+    message = "all forces are exactly zero, and not by symmetry: are labels missing?"
     yield from findings(severity, "zero_forces", message, data, frames)
-    message = "some atoms have a force of exactly zero: they were constrained, or it is due to symmetry"
+    message = "some atoms have a force of exactly zero, and not by symmetry: were they constrained?"
     yield from findings("warning", "zero_force_atoms", message, data, atoms)
-
-
-def check_net_force(data: LabelledStructures) -> Iterator[Finding]:
-    if data.forces is None:
-        return
-    net = np.array([np.linalg.norm(forces.sum(0)) / len(forces) for forces in data.forces])
-    mean = np.array([np.linalg.norm(forces, axis=1).mean() for forces in data.forces])
-    drifting = np.flatnonzero((net > SMALL_FORCE) & (net > NET_FORCE * mean) & _several_atoms(data))
-    message = "the sum of forces is not zero: atoms are missing, constrained, or in an external field"
-    yield from findings("warning", "net_force", message, data, drifting)
 
 
 def check_energies(data: LabelledStructures) -> Iterator[Finding]:
@@ -80,71 +66,14 @@ def check_energies(data: LabelledStructures) -> Iterator[Finding]:
     several = _several_atoms(data)
     spread = float(np.median(deviation[several])) if several.any() else 0.0
     outlying = np.flatnonzero(several & (deviation > ABSURD_RATIO * spread) & (deviation > 0.5))
+    low = residual < np.median(residual)
+    strange = [index for index in outlying.tolist() if not (low[index] and is_more_bonded(data, index))]
     message = "energies differ by more than 0.5 eV per atom from the value expected for the composition"
-    yield from findings("warning", "outlying_energies", message, data, outlying)
+    yield from findings("warning", "outlying_energies", message, data, strange)
 
 
 def _several_atoms(data: LabelledStructures) -> np.ndarray:
     return np.array([len(atoms) > 1 for atoms in data.structures])
-
-
-def check_forces_against_energies(data: LabelledStructures) -> Iterator[Finding]:
-    """Compare the work of the forces with the change of energy between consecutive frames."""
-    work, change = _steps(data)
-    if len(work) < MIN_STEPS or not work.any() or not change.any():
-        return
-    correlation = float(np.dot(work, change) / (np.linalg.norm(work) * np.linalg.norm(change)))
-    slope = float(np.dot(work, change) / np.dot(work, work))
-    if correlation < -0.5:
-        message = f"energies increase along the forces (correlation {correlation:.2f} in {len(work)} short steps): "
-        yield from findings(
-            "error", "force_sign", message + "the sign of the forces is wrong; are they gradients?", data
-        )
-    elif correlation > 0.9 and not 0.67 < slope < 1.5:
-        message = f"energies change {slope:.3g} times as much as the forces predict (in {len(work)} short steps)"
-        yield from findings("error", "force_unit", message + _explanation(slope), data)
-    elif correlation < 0.5:
-        message = f"energies and forces are inconsistent (correlation {correlation:.2f} in {len(work)} short steps)"
-        yield from findings("warning", "force_consistency", message, data)
-
-
-def _steps(data: LabelledStructures) -> tuple[FloatArray, FloatArray]:
-    """Work against the forces and change of energy for each short step between consecutive frames, eV."""
-    work, change = [], []
-    if data.energy is None or data.forces is None:
-        return np.zeros(0), np.zeros(0)
-    order = np.arange(len(data)) if data.time_index is None else np.argsort(data.time_index)
-    for one, two in pairwise(order):
-        step = _displacement(data.structures[one], data.structures[two])
-        if step is not None and 0 < np.abs(step).max() < MAX_STEP:
-            work.append(-0.5 * np.sum((data.forces[one] + data.forces[two]) * step))
-            change.append(data.energy[two] - data.energy[one])
-    return np.array(work), np.array(change)
-
-
-def _displacement(one: Atoms, two: Atoms) -> FloatArray | None:
-    """Shortest displacement of each atom, (n_atoms, 3) Å; ``None`` if the frames are not of one trajectory."""
-    if not (np.array_equal(one.numbers, two.numbers) and np.array_equal(one.pbc, two.pbc)):
-        return None
-    step = two.positions - one.positions
-    if not one.pbc.any():
-        return step
-    if not np.allclose(one.cell.array, two.cell.array) or one.cell.rank < 3:
-        return None
-    turns = np.round(one.cell.scaled_positions(step)) * one.pbc
-    return step - turns @ one.cell.array
-
-
-def _explanation(slope: float) -> str:
-    """Units that explain this slope if energies and forces were read as eV and eV/Å."""
-    fitting = [
-        f"energies in {energy} with forces in {force}/{length}"
-        for energy, energy_value in ENERGY_UNITS.items()
-        for force, force_value in ENERGY_UNITS.items()
-        for length, length_value in LENGTH_UNITS.items()
-        if abs(slope * energy_value * length_value / force_value - 1) < 0.05
-    ]
-    return f": {' or '.join(fitting[:3])}?" if fitting else ": is one of the units wrong?"
 
 
 def check_magnitudes(data: LabelledStructures) -> Iterator[Finding]:
@@ -156,8 +85,12 @@ def check_magnitudes(data: LabelledStructures) -> Iterator[Finding]:
         ratio = float(np.median(data.energy / (composition(data) @ all_electron_energy(np.array(data.elements)))))
         for unit in ("Hartree", "kcal/mol", "kJ/mol"):
             if abs(ratio * ENERGY_UNITS[unit] - 1) < 0.03:
-                message = f"total energies are {ratio:.4g} times the sum of atomic energies in eV: are they in {unit}?"
-                yield from findings("warning", "energy_unit", message, data)
+                message = (
+                    f"total energies are {ratio:.4g} times the sum of atomic energies in eV: are they in {unit}? "
+                    f"Read them with energy_unit: {unit} (--energy-unit)"
+                )
+                severity: Severity = "error" if ratio > 1 else "warning"  # energies of valence electrons are small
+                yield from findings(severity, "energy_unit", message, data)
     if data.forces is not None:
         rms = float(np.sqrt(np.mean(np.concatenate(data.forces) ** 2)))
         if rms > LARGE_RMS_FORCE:

@@ -14,6 +14,7 @@ from ase.io.trajectory import Trajectory
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.predicted import is_prediction, predicted_frames
 from sigmaff.data.source import DataSource
 from sigmaff.data.structures import FloatArray
 from sigmaff.errors import DataError
@@ -60,16 +61,28 @@ def _frame(row: Any) -> Atoms:
 
 
 def frame_contents(path: Path, frames: Sequence[Atoms], source: DataSource) -> FileContents:
-    """Find each label under its declared key, or else under its own name with or without the prefix ``REF_``."""
+    """Find each label under its declared key, or else under its own name with or without the prefix ``REF_``.
+
+    A prediction is no label.
+    """
     declared = {"energy": source.energy_key, "forces": source.forces_key, "stress": source.stress_key}
     candidates = {label: (key,) if key else (label, f"REF_{label}") for label, key in declared.items()}
     names = {name for keys in candidates.values() for name in keys}
+    predicted = predicted_frames([_stored(atoms) for atoms in frames], [len(atoms) for atoms in frames])
     return FileContents(
         structures=[_bare(atoms, names) for atoms in frames],
-        labels={label: _label(path, frames, label, keys) for label, keys in candidates.items()},
+        labels={label: _label(path, frames, label, keys, predicted) for label, keys in candidates.items()},
         sought={label: ", ".join(keys) for label, keys in candidates.items()},
         found=lambda index: sorted(_stored(frames[index]).keys() - {"numbers", "positions"}),
         frame_index=np.arange(len(frames)),
+        predicted=lambda label, index: next(
+            (
+                key
+                for key in candidates[label]
+                if key in _stored(frames[index]) and is_prediction(key, predicted[index])
+            ),
+            None,
+        ),
     )
 
 
@@ -78,12 +91,15 @@ def _stored(atoms: Atoms) -> ChainMap[str, Any]:
     return ChainMap({} if atoms.calc is None else atoms.calc.results, atoms.info, atoms.arrays)
 
 
-def _label(path: Path, frames: Sequence[Atoms], label: str, candidates: tuple[str, ...]) -> list[Any]:
+def _label(
+    path: Path, frames: Sequence[Atoms], label: str, candidates: tuple[str, ...], predicted: Sequence[bool]
+) -> list[Any]:
     """One label of each frame, ``None`` if missing. A label under two names is ambiguous: an error."""
     values, first_frame = [], dict[str, int]()
     for frame, atoms in enumerate(frames):
         stored = _stored(atoms)
-        present = {key: _shaped(path, frame, key, stored[key], label) for key in candidates if key in stored}
+        names = [key for key in candidates if key in stored and not is_prediction(key, predicted[frame])]
+        present = {key: _shaped(path, frame, key, stored[key], label) for key in names}
         key, value = next(iter(present.items()), (None, np.nan))
         if not all(np.allclose(value, other, rtol=0, atol=1e-9, equal_nan=True) for other in present.values()):
             raise DataError(

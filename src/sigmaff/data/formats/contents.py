@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from ase import Atoms
 
-from sigmaff.data.structures import IndexArray
+from sigmaff.data.structures import FloatArray, IndexArray
 from sigmaff.errors import DataError, SigmaffError
 
 UNIT_NAMES = {
@@ -42,6 +43,8 @@ class FileContents:
     frame_index: IndexArray  # (n,) numbers of the frames in the file
     time_index: IndexArray | None = None
     official_splits: Mapping[str, IndexArray] | None = None
+    predicted: Callable[[str, int], str | None] = lambda label, index: None
+    """label, index -> name of a prediction that stands where the label is sought"""
     energy_unit: str = "eV"
     length_unit: str = "Angstrom"
     stated_units: tuple[str, ...] = ()  # units that the file states; the user cannot override them
@@ -72,3 +75,21 @@ def reading(place: Path | str, kind: str) -> Iterator[None]:
             f"{place}: cannot be read as {kind} ({str(error) or type(error).__name__}). "
             "The file may be truncated or in another format; set `format` if it is"
         ) from error
+
+
+def atomic_numbers(place: Path | str, values: FloatArray) -> IndexArray:
+    """Numbers of a file as atomic numbers, (n_atoms,); others than whole numbers are an error."""
+    flat = values.reshape(-1)
+    if (broken := ~np.isfinite(flat) | (flat != np.floor(flat))).any():
+        atom = int(np.flatnonzero(broken)[0])
+        raise DataError(f"{place}: atom {atom} has the atomic number {flat[atom]:g}, which is not a whole number")
+    return flat.astype(np.int64)
+
+
+def refuse_swollen(path: Path, n_bytes: int) -> None:
+    """Refuse a compressed file that would take far more memory than its size lets one expect."""
+    if n_bytes > 10 * path.stat().st_size + 200_000_000:
+        raise DataError(
+            f"{path}: its arrays take {n_bytes / 1e9:.3g} GB of memory, {n_bytes / path.stat().st_size:.0f} times the "
+            "size of the file; it may be damaged: write the arrays without compression if they are right"
+        )

@@ -1,5 +1,6 @@
 """Extended XYZ, and plain XYZ, which has no labels."""
 
+import re
 from collections.abc import Iterator
 from io import StringIO
 from itertools import islice
@@ -46,5 +47,15 @@ def _frame_texts(path: Path) -> Iterator[str]:
                     f"{place}: the last line has no newline, so its last number may be truncated; "
                     "if the file is complete, end it with a newline"
                 )
+            _check_columns(place, lines)
             yield header + "".join(lines)
             frame += 1
+
+
+def _check_columns(place: str, lines: list[str]) -> None:
+    """Refuse a comment line that names more columns than a line has: ASE would take memory for all of them."""
+    named = re.search(r'Properties="?([^"\s]+)', lines[0])
+    counts = named[1].split(":")[2::3] if named else []
+    n_columns = sum(int(count) for count in counts if count.isdigit() and len(count) < 20)
+    if len(lines) > 1 and n_columns > (n_found := len(lines[1].split())):
+        raise DataError(f"{place}: Properties names {n_columns} columns, the line of the first atom has {n_found}")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ase import Atoms
 from numpy.lib.npyio import NpzFile
 
-from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.formats.contents import FileContents, atomic_numbers, reading, refuse_swollen
 from sigmaff.data.source import DataSource
 from sigmaff.data.structures import FloatArray, IndexArray
 from sigmaff.errors import DataError
@@ -65,6 +65,7 @@ def _opened(path: Path) -> Iterator[NpzFile]:
 
 def _load(path: Path, source: DataSource, layout: str) -> Arrays:
     with _opened(path) as archive:
+        refuse_swollen(path, sum(member.file_size for member in archive.zip.infolist()) if archive.zip else 0)
         arrays = {name: archive[name] for name in archive.files}
     if missing := [name for name in LAYOUTS[layout] if name not in arrays]:
         raise DataError(
@@ -79,7 +80,7 @@ def _trajectory(
     """The frames of one molecule. ``names``: the arrays of numbers, positions, energy and forces."""
     numbers_name, positions_name, energy_name, forces_name = names
     positions = _numbers(path, arrays, positions_name)
-    numbers = _numbers(path, arrays, numbers_name).astype(np.int64).reshape(-1)
+    numbers = atomic_numbers(path, _numbers(path, arrays, numbers_name))
     n = len(positions)
     _expect(path, positions_name, positions, (n, len(numbers), 3))
     energy = _rows(path, arrays, energy_name, n, (n,), (n, 1))
@@ -100,8 +101,8 @@ def _rows(path: Path, arrays: Arrays, name: str, n: int, *shapes: tuple[int, ...
 
 
 def _numbers(path: Path, arrays: Arrays, name: str) -> FloatArray:
-    if not np.issubdtype(arrays[name].dtype, np.number):
-        raise DataError(f"{path}: array {name} contains {arrays[name].dtype} values, not numbers")
+    if not np.issubdtype(arrays[name].dtype, np.number) or np.iscomplexobj(arrays[name]):
+        raise DataError(f"{path}: array {name} contains {arrays[name].dtype} values, not real numbers")
     return arrays[name].astype(np.float64)
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ase import Atoms
 
-from sigmaff.data.formats.contents import FileContents, reading
+from sigmaff.data.formats.contents import FileContents, atomic_numbers, reading, refuse_swollen
 from sigmaff.data.source import DataSource
 from sigmaff.data.structures import FloatArray
 from sigmaff.errors import DataError
 from sigmaff.extras import require
 
 if TYPE_CHECKING:
-    from h5py import File, Group
+    from h5py import Dataset, File, Group
 
 ENERGY, FORCES = "ePBE0+MBD", "totFOR"
 USED = ("atNUM", "atXYZ", ENERGY, FORCES)  # of about forty datasets of a structure
@@ -30,7 +30,7 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
 
     with reading(path, "QM7-X HDF5"), File(path, "r") as file:
         chosen = [
-            (index, name, {key: np.asarray(group[key], dtype=np.float64) for key in USED if key in group})
+            (index, name, {key: _values(path, group[key]) for key in USED if key in group})
             for index, (name, group) in enumerate(_geometries(file))
             if source.structures == "all" or name.endswith("-opt") == (source.structures == "equilibrium")
         ]
@@ -51,6 +51,13 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
     )
 
 
+def _values(path: Path, dataset: "Dataset") -> FloatArray:
+    refuse_swollen(path, dataset.nbytes)
+    if dataset.dtype.kind not in "iuf":
+        raise DataError(f"{path}: {dataset.name} contains {dataset.dtype} values, not real numbers")
+    return np.asarray(dataset, dtype=np.float64)
+
+
 def _geometries(file: "File") -> Iterator[tuple[str, "Group"]]:
     from h5py import Group
 
@@ -64,5 +71,5 @@ def _structure(path: Path, name: str, data: dict[str, FloatArray]) -> Atoms:
         if needed not in data:
             raise DataError(f"{path}: {name} has no {needed}")
     with reading(f"{path}, {name}", "QM7-X HDF5"):
-        numbers = data["atNUM"].astype(np.int64).ravel()
+        numbers = atomic_numbers(f"{path}, {name}", data["atNUM"])
         return Atoms(numbers=numbers, positions=data["atXYZ"], info={"structure": name})

@@ -110,9 +110,9 @@ class LatentDistance(Head):
             variance=(self.scale * summed).square(),
         )
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
-        """Mean absolute error: the distance has no part in it."""
-        return (distribution.mean - target).abs().mean()
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+        """Absolute errors: the distance has no part in it."""
+        return (distribution.mean - target).abs()
 
     def node_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         return (self.scale * self.distances(node_features, graph.atomic_numbers)).square()

@@ -248,7 +248,7 @@ class LNK(Head):
         """Of atoms among known surroundings, if those count."""
         return None if self.unseen is None else self.unseen.again_at(*self._surroundings(node_features, graph))
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Minus log-likelihood of energies, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train.
 
         Of the predictive distribution, or its expectation over the process (``objective``: elbo).
@@ -261,7 +261,7 @@ class LNK(Head):
         else:
             variance = distribution.variance + noise
         likelihood = -0.5 * (misfit / variance + variance.log() + math.log(2.0 * math.pi))
-        return self.kl_divergence() / n_train - likelihood.mean()
+        return self.kl_divergence() / n_train - likelihood
 
     def kl_divergence(self) -> Tensor:
         """KL(N(μ, C Cᵀ) ‖ N(0, 1)) of the whitened weights."""

@@ -109,13 +109,13 @@ class ShallowEnsemble(Head):
             variance=variance,
         )
 
-    def energy_loss(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
+    def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Negative log-likelihood of a normal distribution with the members' mean and variance."""
         if distribution.variance is None:
             raise TypeError("the shallow ensemble is trained on a distribution with a variance")
         variance = distribution.variance
         misfit = (target.double() - distribution.mean).square() / variance
-        return 0.5 * (misfit + variance.log() + math.log(2.0 * math.pi)).mean()
+        return 0.5 * (misfit + variance.log() + math.log(2.0 * math.pi))
 
     def energy_deviations(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         """E_m − E, scaled so that their mean square is the unbiased variance."""

@@ -64,7 +64,7 @@ class MotionConfig(Settings):
     check_every: int = Field(default=10, ge=1, description="steps between checks of force σ, the most expensive part")
     checkpoint_every: int = Field(default=500, ge=1, description="steps between checkpoints")
 
-    @field_validator("temperature", mode="before")
+    @field_validator("temperature", mode="before", json_schema_input_type=float | tuple[float, ...])
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, int | float) else value

@@ -10,7 +10,8 @@ import numpy as np
 from ase import Atoms
 from ase.io import read
 
-from sigmaff.data import unknown_element
+from sigmaff.data import other_state, unknown_element
+from sigmaff.data.statistics import undetermined_energies
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
@@ -26,6 +27,7 @@ from sigmaff.simulation.md.replica import Origin, Record, Replica
 from sigmaff.simulation.md.safety import Safety
 from sigmaff.simulation.md.status import StatusNote
 from sigmaff.simulation.md.threshold import Scores, Threshold
+from sigmaff.simulation.results import UNDETERMINED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,9 @@ class _Run:
     def go(self, listener: Listener) -> None:
         if self.is_new:
             self._begin()
+            chosen = [replica for replica in self.replicas if UNDETERMINED in replica.results]
+            if formulas := [replica.atoms.get_chemical_formula() for replica in chosen]:
+                listener.warn(undetermined_energies(formulas))
             self._save()
         elif running := [replica.step for replica in self.replicas if replica.running]:
             step, steps = min(running), self.config.steps
@@ -273,8 +278,10 @@ def start_problem(atoms: Atoms, model: Predictor, config: MotionConfig) -> str |
         return f"{len(atoms)} atoms; nothing moves but the distances between atoms, so at least 2 are needed"
     if atoms.constraints:
         return "it has constraints (fixed atoms); here all atoms move: remove them"
-    if isinstance(model, Model) and (problem := unknown_element(atoms.numbers, model.elements)):
-        return problem
+    if isinstance(model, Model):
+        problem = unknown_element(atoms.numbers, model.elements) or other_state(atoms, model.electrons)
+        if problem is not None:
+            return problem
     if config.ensemble == "npt" and not (atoms.pbc.all() and atoms.cell.rank == 3):
         return "npt needs a cell that is periodic along all three axes"
     momenta = atoms.get_momenta()
