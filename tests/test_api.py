@@ -95,12 +95,13 @@ def test_structures_as_file_as_frames_and_as_labelled_structures_are_the_same(fo
             assert found[key] == pytest.approx(expected[key], rel=1e-6), key
 
 
+@pytest.mark.filterwarnings("ignore::sigmaff.errors.UndeterminedEnergyWarning")
 def test_predictions_are_those_of_the_calculator(folder: Path) -> None:
     frames = ase.io.read("in.extxyz", ":3")
     model = sf.load("model.sigmaff")
     predictions = model.predict(frames)
     for atoms, prediction in zip(frames, predictions, strict=True):
-        atoms.calc = sf.Calculator(model)
+        atoms.calc = sf.Calculator(model, warn_above=None)
         assert prediction.energy == pytest.approx(atoms.get_potential_energy(), abs=1e-5)
         assert prediction.forces == pytest.approx(atoms.get_forces(), abs=1e-5)
         assert prediction.energy_std == pytest.approx(atoms.calc.results["energy_uncertainty"], rel=1e-3, abs=1e-5)

@@ -147,7 +147,7 @@ def test_calculator(cell: Cell) -> None:
     succeed("predict", cell.model, cell.start, cell.output("out.extxyz"))
     written = ase.io.read(cell.output("out.extxyz"))
     atoms = ase.io.read(cell.start)
-    atoms.calc = Calculator(load(cell.model))
+    atoms.calc = Calculator(load(cell.model), warn_above=None)
     assert atoms.get_potential_energy() == pytest.approx(written.get_potential_energy(), abs=1e-4)
     assert atoms.get_forces() == pytest.approx(written.get_forces(), abs=1e-4)
     assert ("energy_uncertainty" in atoms.calc.results) == ("energy" in cell.method.std_of)

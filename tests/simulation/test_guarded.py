@@ -315,6 +315,6 @@ def test_relaxations_that_cannot_be(workspace: Workspace, model: Model, tmp_path
     with pytest.raises(DataError, match=r"structure 0: .*Cu"):
         sf.relax(model, bulk("Cu"))
     assert "no such file" in fail("relax", workspace.model, tmp_path / "none.extxyz", out)
-    assert "stop_above must be above 0" in fail(
+    assert "--stop-above must be above 0" in fail(
         "relax", workspace.model, workspace / "start.extxyz", out, "--stop-above", "-1"
     )
