@@ -1,5 +1,6 @@
 """Relaxation of structures with a model, each stopped where a σ leaves its range."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from sigmaff.config import Settings
 from sigmaff.data import unknown_element
-from sigmaff.errors import DataError
+from sigmaff.data.statistics import undetermined_energies
+from sigmaff.errors import DataError, UndeterminedEnergyWarning
 from sigmaff.inputs import settings_of
 from sigmaff.models import Model
 from sigmaff.models.prediction import ForceStdMethod
@@ -22,7 +24,7 @@ from sigmaff.progress import Listener
 from sigmaff.simulation.calculator import Calculator
 from sigmaff.simulation.guarded import GuardedOptimizer, Outcome
 from sigmaff.simulation.limits import Above, Limits, Looked, range_limits
-from sigmaff.simulation.results import PerAtom, bare_copy, with_results
+from sigmaff.simulation.results import UNDETERMINED, PerAtom, bare_copy, with_results
 from sigmaff.simulation.watch import Watch
 
 RelaxLimit = float | Literal["auto", "off"]
@@ -109,7 +111,12 @@ def relax(
             raise DataError(f"structure {index}: {problem}")
     listener.stage("relaxing")
     job = _Job(model, settings, listener, len(starts), per_atom, trajectory)
-    return [job.relax(index, atoms) for index, atoms in enumerate(starts)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UndeterminedEnergyWarning)  # told once, below
+        relaxed = [job.relax(index, atoms) for index, atoms in enumerate(starts)]
+    if formulas := [each.atoms.get_chemical_formula() for each in relaxed if UNDETERMINED in each.atoms.info]:
+        listener.warn(undetermined_energies(formulas))
+    return relaxed
 
 
 @dataclass(frozen=True)
