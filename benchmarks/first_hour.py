@@ -193,6 +193,7 @@ def steps(journey: Journey) -> dict[str, Callable[[], str]]:
             for name in set(frame.arrays) - {"numbers", "positions"}:
                 del frame.arrays[name]
         ase.io.write(folder / "bare.extxyz", bare)
+        ase.io.write(folder / "few.extxyz", bare[:4])
         succeed("predict", model, "bare.extxyz", "labels.extxyz", "--force")
         settings = yaml.safe_load((folder / "run.yaml").read_text())
         settings["data"]["source"], settings["output"] = "labels.extxyz", "self"
@@ -213,7 +214,7 @@ def steps(journey: Journey) -> dict[str, Callable[[], str]]:
         return words(text, "warning", 200) if flagged else "the training set determines it; not flagged"
 
     def relax() -> str:
-        text = succeed("relax", model, "bare.extxyz", "relaxed.extxyz", "--force", "--steps", "100")
+        text = succeed("relax", model, "few.extxyz", "relaxed.extxyz", "--force", "--steps", "100")
         return text[-200:]
 
     def stable() -> str:
@@ -222,7 +223,7 @@ def steps(journey: Journey) -> dict[str, Callable[[], str]]:
         return words(text, "stability", 300)
 
     def dynamics() -> str:
-        text = succeed("md", model, "bare.extxyz", "--steps", "200", "--stop-above", "0.5", "--output", "md")
+        text = succeed("md", model, "few.extxyz", "--steps", "200", "--stop-above", "0.5", "--output", "md")
         return text[-160:]
 
     def audit() -> str:
