@@ -95,11 +95,7 @@ def test_structures_as_file_as_frames_and_as_labelled_structures_are_the_same(fo
             assert found[key] == pytest.approx(expected[key], rel=1e-6), key
 
 
-<<<<<<< HEAD
 @pytest.mark.filterwarnings("ignore::sigmaff.errors.UndeterminedEnergyWarning")
-=======
-@pytest.mark.filterwarnings("ignore::sigmaff.errors.UndeterminedEnergyWarning")  # one structure is a single atom
->>>>>>> w-refs
 def test_predictions_are_those_of_the_calculator(folder: Path) -> None:
     frames = ase.io.read("in.extxyz", ":3")
     model = sf.load("model.sigmaff")
