@@ -88,6 +88,7 @@ def planted(journey: Journey, name: str, change: Change) -> str:
     ase.io.write(path, frames)
     settings = {
         "data": {"source": path.name, "split": {"kind": "random", "n_train": 100, "n_validation": 40}},
+        "training": {"max_epochs": 1},  # of a fault that is not found
         "output": name,
     }
     (journey.folder / f"{name}.yaml").write_text(yaml.safe_dump(settings))
@@ -204,7 +205,7 @@ def steps(journey: Journey) -> dict[str, Callable[[], str]]:
         return words(text, "error:", 200)
 
     def other_composition() -> str:
-        frame = journey.frames[0].copy()
+        frame = journey.frames[-1].copy()
         frame.calc = None
         del frame[[len(frame) - 1]]
         frame.info.clear()
