@@ -229,7 +229,7 @@ def run_md(
 def _scores(model: Model, calibration: Structures | None, config: MDConfig, listener: Listener) -> Scores | None:
     """Errors and σ on the calibration structures: those given, or the validation structures of the model."""
     if calibration is not None:
-        dataset = dataset_of(model, calibration, listener)
+        dataset = dataset_of(model, calibration, listener, skip_checks=True)
     elif config.stop_above == "auto":
         try:
             dataset = datasets.dataset_for(model, datasets.recorded_structures(model, "validation"))

@@ -128,7 +128,7 @@ def test_the_calculator_warns_once_and_goes_on(workspace: Workspace, determinist
     """Models without σ too."""
     for path in (workspace.model, deterministic):
         atoms = molecule("CH4")
-        atoms.calc = sf.Calculator(path, forces_uncertainty="none")
+        atoms.calc = sf.Calculator(path, forces_uncertainty="none", warn_above=None)
         with pytest.warns(UndeterminedEnergyWarning, match="energies of CH4") as found:
             VelocityVerlet(atoms, 0.1).run(3)
         assert len(found) == 1
@@ -161,6 +161,8 @@ def test_a_mix_of_charges_is_not_trained_on(tmp_path: Path) -> None:
         atoms.info["charge"] = int(index >= 40)
     ase.io.write(tmp_path / "data.extxyz", frames)
     error = fail("train", write_config(tmp_path / "run.yaml"))
+    assert "data.extxyz, frame 40: several values of the total charge: 0 (40 frames) and 1 (20 frames)" in error
+    error = fail("train", tmp_path / "run.yaml", "--skip-checks")
     assert "data.extxyz: structures of several charges or spins: frame 0 states total charge 0, frame 40" in error
     assert "write the frames of one state to a file of their own" in error
 
@@ -184,7 +186,7 @@ def test_another_charge_is_refused_by_name(workspace: Workspace, tmp_path: Path)
     ase.io.write(tmp_path / "in.extxyz", frames)
     told = "in.extxyz, frame 2: info states total charge -1, but the model is for total charge 0 alone"
     assert told in fail("predict", model, tmp_path / "in.extxyz", tmp_path / "out.extxyz")
-    assert told in fail("evaluate", model, tmp_path / "in.extxyz")
+    assert told in fail("evaluate", model, tmp_path / "in.extxyz", "--skip-checks")
     loaded = sf.load(model)
     with pytest.raises(DataError, match="start 2: info states total charge -1"):
         sf.run_md(loaded, frames, {"temperature": 300, "steps": 1}, tmp_path / "md")

@@ -257,9 +257,9 @@ def test_the_command(folder: Path):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("model", ["--stop-above", "much"], "stop_above: got 'much'; Input should be a valid number"),
+        ("model", ["--stop-above", "much"], "--stop-above: got 'much'; Input should be a valid number"),
         ("model", ["--stop-above", "auto", "--error-above", "1"], "give labelled structures .* with --calibration"),
-        ("model", ["--stop-above", "auto"], "needs error_above"),
+        ("model", ["--stop-above", "auto"], "needs --error-above"),
         ("model", ["--ensemble", "nve"], "no velocities"),
         ("model", ["--ensemble", "npt"], "npt needs a cell"),
         ("bare", ["--stop-above", "1.0"], "no σ of forces"),

@@ -213,8 +213,8 @@ def test_a_number_for_forces_switches_nothing_else_on(tmp_path: Path):
     ("options", "message"),
     [
         (["--stop-above-atom", "1.0"], "the model gives no σ of single atoms"),
-        (["--stop-above-energy", "-1"], "stop_above_energy must be above 0"),
-        (["--stop-above-energy", "some"], "stop_above_energy"),
+        (["--stop-above-energy", "-1"], "--stop-above-energy must be above 0"),
+        (["--stop-above-energy", "some"], "--stop-above-energy: got"),
         (["--stop-above-atom", "1.0", "--forces-std", "none"], "does not compute it"),
     ],
 )
@@ -273,6 +273,7 @@ def columns_of(directory: Path) -> np.ndarray:
     return np.genfromtxt(directory / "log.csv", delimiter=",", names=True)
 
 
+@pytest.mark.filterwarnings("ignore::sigmaff.errors.UndeterminedEnergyWarning")
 def test_composition_is_named_where_energy_std_has_such_a_part(workspace: Workspace):
     """Water and ethanol determine no energy of methane; water they do."""
     calculator = Calculator(sf.load(workspace.model), forces_uncertainty="none", warn_above=None)
