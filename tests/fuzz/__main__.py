@@ -21,12 +21,14 @@ from fuzz.sandbox import SECONDS, Outcome, tried
 
 KINDS: dict[str, ModuleType] = {"models": models, "data": data, "configs": configs, "commands": commands}
 CORPUS = Path(__file__).parent / "corpus"
+SHARES = {"commands": 0.25}
+"""Of the count: the kinds that take longer."""
 COMMAND_SECONDS = 10.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--count", type=int, default=60, help="mutants of each kind")
+    parser.add_argument("--count", type=int, default=60, help="mutants of each kind; a quarter of it of commands")
     parser.add_argument("--seed", type=int, default=0, help="mutant n of a seed is always the same")
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
@@ -54,7 +56,7 @@ def _run(kind: str, options: argparse.Namespace) -> dict[str, object]:
             verdicts["corpus"] += 1
             if outcome.broken is not None:
                 broken.append(f"corpus {path.name}: {outcome.broken}")
-        for number in range(options.first, options.first + options.count):
+        for number in range(options.first, options.first + int(options.count * SHARES.get(kind, 1.0))):
             rng = np.random.default_rng([options.seed, crc32(kind.encode()), number])
             mutant: Mutant = module.mutant(rng)
             path = Path(folder) / mutant.name

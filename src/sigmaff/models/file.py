@@ -23,7 +23,7 @@ from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
-from sigmaff.models.integrity import is_whole, once, opened, sealed, unnamed
+from sigmaff.models.integrity import find_damage, is_whole, once, opened, sealed, unnamed
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
@@ -230,7 +230,7 @@ def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
     potential = Potential(part.config, part.statistics, host)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
-    if damage := potential.head.find_damage():
+    if damage := find_damage(potential.head):
         raise ModelFileError(f"{path}: damaged: {damage}")
     return potential
 
@@ -391,6 +391,8 @@ def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor], host: Hos
 
 def _moved(model: Model, device: torch.device | str) -> Model:
     try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
         return model.to(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = next(iter(str(error).splitlines()), "no reason given")

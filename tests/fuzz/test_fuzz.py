@@ -1,0 +1,78 @@
+"""Mutants of everything that users hand to the program, and all that ever broke it. ``make fuzz`` runs more of them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+KINDS = ("models", "data", "configs", "commands")
+COUNT = 60
+
+SELF_TEST = """
+import json, os, time
+from fuzz.sandbox import BrokenPromiseError, tried
+from sigmaff.errors import DataError
+
+def refuse(): raise DataError("no")
+def betray(): raise BrokenPromiseError("other numbers")
+def swell(): return str(len(bytearray(b"x") * 400_000_000))
+def work():
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        return "ended"
+
+outcomes = [
+    tried(lambda: "accepted", 10),
+    tried(refuse, 10),
+    tried(lambda: str(1 / 0), 10),
+    tried(betray, 10),
+    tried(os.abort, 10),
+    tried(swell, 10),
+    tried(swell, 10**8),
+    tried(lambda: time.sleep(60), 10, seconds=0.2),
+    tried(work, 10, seconds=0.2, may_be_long=True),
+]
+print(json.dumps([[outcome.verdict, outcome.broken is not None] for outcome in outcomes]))
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=TESTS, capture_output=True, text=True)
+
+
+def test_what_trials_can_break_is_seen() -> None:
+    done = run("-c", SELF_TEST)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        ["accepted", False],
+        ["refused", False],
+        ["exception", True],
+        ["broken", True],
+        ["crash", True],
+        ["memory", True],
+        ["400000000", False],
+        ["hang", True],
+        ["interrupted", False],
+    ]
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("fuzz") / "figures.json"
+    done = run("-m", "fuzz", "--count", str(COUNT), "--json", str(path))
+    assert path.exists(), done.stderr
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_breaks(figures: dict[str, Any], kind: str) -> None:
+    assert figures[kind]["broken"] == []
+    verdicts = figures[kind]["verdicts"]
+    assert verdicts["corpus"] == len(list((TESTS / "fuzz" / "corpus" / kind).iterdir())) > 0
+    assert verdicts["refused"] > 0
+    assert sum(n for verdict, n in verdicts.items() if verdict.startswith(("accepted", "interrupted"))) > 0
