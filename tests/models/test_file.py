@@ -345,6 +345,25 @@ def test_files_of_earlier_formats_load(tmp_path: Path, version: int, dtype: torc
     assert found.node_energy_std is None  # relative to means of elements, which the file does not have
 
 
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda content, tensors: tensors.update({"head.weight_mean": torch.zeros((), dtype=torch.float64)}),
+        lambda content, tensors: tensors.update({"head.kernel.inducing_points": torch.zeros((), dtype=torch.float64)}),
+        lambda content, tensors: tensors.update({"head.kernel.log_scale": torch.zeros(()).to(torch.float8_e4m3fn)}),
+        lambda content, tensors: content["statistics"].update(elements=[], reference_energies={}),
+    ],
+)
+def test_damaged_files_of_earlier_formats(
+    model: Path, tmp_path: Path, apply: Callable[[Content, Tensors], None]
+) -> None:
+    content, tensors = unpack(model)
+    content["format_version"] = 2
+    content["record"]["fit"] = {"noise": "loud", "force_weight": [1.0]}
+    apply(content, tensors)
+    refused(pack(tmp_path / "old.sigmaff", content, tensors))
+
+
 def test_a_linear_kernel_that_ignored_the_blocks_of_dimenet(tmp_path: Path) -> None:
     """Up to format 3 it acted on their sum, and its weights fit nothing else."""
     potential = Case(backbone=BACKBONES[1], head=LNKConfig(n_samples=4)).build()
