@@ -99,9 +99,7 @@ def _run(trial: Callable[[], str], write: int) -> None:
 def _answer(read: int, seconds: float) -> str | None:
     """What the copy writes before it ends; nothing if it dies, ``None`` if it is at work after this time."""
     end, content = time.monotonic() + seconds, b""
-    while (left := end - time.monotonic()) > 0:
-        if not select.select([read], [], [], left)[0]:
-            break
+    while select.select([read], [], [], max(end - time.monotonic(), 0.0))[0]:
         if not (part := os.read(read, 65536)):
             return content.decode()
         content += part
