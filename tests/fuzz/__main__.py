@@ -23,7 +23,8 @@ KINDS: dict[str, ModuleType] = {"models": models, "data": data, "configs": confi
 CORPUS = Path(__file__).parent / "corpus"
 SHARES = {"commands": 0.25}
 """Of the count: the kinds that take longer."""
-COMMAND_SECONDS = 10.0
+AT_WORK = 2
+"""Seconds of the processor that a command has that may work for long."""
 
 
 def main() -> int:
@@ -80,12 +81,12 @@ def _run(kind: str, options: argparse.Namespace) -> dict[str, object]:
 
 
 def _tried(module: ModuleType, path: Path, expected: object) -> Outcome:
-    is_command = module is commands
+    may_be_long = module is commands and commands.is_long(path)
     return tried(
         lambda: module.trial(path, expected),
         path.stat().st_size,
-        seconds=COMMAND_SECONDS if is_command else SECONDS,
-        may_be_long=is_command and commands.is_long(path),
+        seconds=AT_WORK if may_be_long else SECONDS,
+        may_be_long=may_be_long,
     )
 
 

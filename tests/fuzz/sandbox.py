@@ -13,10 +13,10 @@ from pathlib import Path
 
 from sigmaff.errors import SigmaffError
 
-SECONDS = 30.0
-"""Of the wall, on a machine that is busy with other work; no trial needs more than one on a quiet one."""
-PATIENCE = 20.0
-"""Seconds that an interrupted command has to end."""
+SECONDS = 10
+"""Of the processor that a trial may take; none needs more than one."""
+WAITING = 10
+"""Seconds of the wall for each of these, on a machine that is busy with other work."""
 HARD_LIMIT = 4_000_000_000
 """Bytes that a trial can take at all."""
 SPARE = 200_000_000
@@ -35,44 +35,42 @@ class Outcome:
     broken: str | None = None
 
 
-def tried(trial: Callable[[], str], size: int, *, seconds: float = SECONDS, may_be_long: bool = False) -> Outcome:
+def tried(trial: Callable[[], str], size: int, *, seconds: int = SECONDS, may_be_long: bool = False) -> Outcome:
     """Run a trial in a copy of this process.
 
     Arguments:
         trial: returns its verdict. An error for users is the verdict "refused"; any other exception breaks a promise.
         size: bytes of the file.
-        seconds: after which it is interrupted as by Ctrl-C, then killed.
-        may_be_long: whether it may be at work then, and need only end when it is interrupted.
+        seconds: of the processor, after which the trial and what it has started are killed.
+        may_be_long: whether it may be at work then.
     """
     began_with = _resident()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _run(trial, write)
+        _run(trial, write, seconds)
     os.close(write)
-    answer = _answer(read, seconds)
-    is_late = answer is None
-    if answer is None:
-        os.kill(child, signal.SIGINT)
-        answer = _answer(read, PATIENCE if may_be_long else 1.0)
+    answer = _answer(read, WAITING * seconds)
     os.close(read)
     if not answer:
         _kill(child)
     _, status, usage = os.wait4(child, 0)
     _kill(child)  # what it has started
-    if is_late and not (may_be_long and answer):
-        return Outcome(verdict="hang", broken=f"not finished after {seconds:g} s")
+    if answer is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
+        if may_be_long:
+            return Outcome(verdict="at work")
+        return Outcome(verdict="hang", broken=f"not finished after {seconds} s of the processor")
     if not answer:
         return Outcome(verdict="crash", broken=f"ended with signal {os.WTERMSIG(status)}, status {status}")
     found: dict[str, str | None] = json.loads(answer)
     taken = usage.ru_maxrss * 1024 - began_with
-    if found["broken"] is None and not is_late and taken > 10 * size + SPARE:
+    if found["broken"] is None and taken > 10 * size + SPARE:
         return Outcome(verdict="memory", broken=f"took {taken / 1e6:.0f} MB for {size} bytes")
-    return Outcome(verdict="interrupted" if is_late else str(found["verdict"]), broken=found["broken"])
+    return Outcome(verdict=str(found["verdict"]), broken=found["broken"])
 
 
-def _run(trial: Callable[[], str], write: int) -> None:
+def _run(trial: Callable[[], str], write: int, seconds: int) -> None:
     """The trial, in the copy."""
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -80,6 +78,7 @@ def _run(trial: Callable[[], str], write: int) -> None:
         os.dup2(nothing, stream)
     resource.setrlimit(resource.RLIMIT_AS, (_virtual() + HARD_LIMIT, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     found: dict[str, str | None] = {"verdict": "exception", "broken": None}
     try:
         found["verdict"] = trial()

@@ -35,7 +35,7 @@ def _digest(description: str, tensors: Mapping[str, Tensor]) -> str:
         for name in sorted(tensors):
             tensor = tensors[name]
             yield f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode()
-            yield tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+            yield tensor.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
 
     return digest(parts())
 
