@@ -11,13 +11,14 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from fuzz import commands, configs, data, models
 from fuzz.mutant import Mutant
-from fuzz.sandbox import SECONDS, Outcome, tried
+from fuzz.sandbox import SECONDS, Outcome, Trial, tried
 
 KINDS: dict[str, ModuleType] = {"models": models, "data": data, "configs": configs, "commands": commands}
 CORPUS = Path(__file__).parent / "corpus"
@@ -38,56 +39,80 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     figures = {}
-    for kind in options.kinds:
-        figures[kind] = _run(kind, options)
-        print(f"{kind}: {figures[kind]['verdicts']}", flush=True)
+    with TemporaryDirectory() as folder:
+        for kind in options.kinds:
+            figures[kind] = Fuzz(kind, options, Path(folder)).run()
+            print(f"{kind}: {figures[kind]['verdicts']}, {figures[kind]['seconds']:.0f} s", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1))
     return 1 if any(found["broken"] for found in figures.values()) else 0
 
 
-def _run(kind: str, options: argparse.Namespace) -> dict[str, object]:
-    module, broken = KINDS[kind], []
-    verdicts, by_kind = Counter[str](), Counter[str]()
-    began = time.monotonic()
-    with TemporaryDirectory() as folder:
-        _warm_up(kind, Path(folder))
-        for path in sorted((CORPUS / kind).glob("*")):
-            outcome = _tried(module, path, None)
-            verdicts["corpus"] += 1
+class Fuzz:
+    """All trials of one kind."""
+
+    def __init__(self, kind: str, options: argparse.Namespace, folder: Path) -> None:
+        self.kind, self.options, self.folder = kind, options, folder
+        self.module, self.corpus = KINDS[kind], sorted((CORPUS / kind).iterdir())
+        self.n = int(options.count * SHARES.get(kind, 1.0))
+
+    def run(self) -> dict[str, Any]:
+        began, broken = time.monotonic(), []
+        verdicts, by_kind = Counter[str](), Counter[str]()
+        together = 1 if self.module is commands else 500
+        _warm_up(self.kind, self.folder)
+        outcomes = tried(self.trial, len(self.corpus) + self.n, together=together)
+        for index, outcome in enumerate(outcomes):
+            is_known = index < len(self.corpus)
+            verdicts["corpus" if is_known else outcome.verdict] += 1
+            by_kind[f"{outcome.kind}: {outcome.verdict}"] += 1
             if outcome.broken is not None:
-                broken.append(f"corpus {path.name}: {outcome.broken}")
-        for number in range(options.first, options.first + int(options.count * SHARES.get(kind, 1.0))):
-            rng = np.random.default_rng([options.seed, crc32(kind.encode()), number])
-            mutant: Mutant = module.mutant(rng)
-            path = Path(folder) / mutant.name
-            path.write_bytes(mutant.content)
-            outcome = _tried(module, path, mutant.expected)
-            verdicts[outcome.verdict] += 1
-            by_kind[f"{mutant.kind}: {outcome.verdict}"] += 1
-            if outcome.broken is not None:
-                broken.append(
-                    f"{kind} {number} of seed {options.seed} ({mutant.kind}, {mutant.name}): {outcome.broken}"
-                )
+                broken.append(self.told(index, outcome))
                 print(broken[-1], file=sys.stderr, flush=True)
-                if options.keep is not None:
-                    kept = options.keep / kind
-                    kept.mkdir(parents=True, exist_ok=True)
-                    (kept / f"{path.stem}-{options.seed}-{number}{path.suffix}").write_bytes(mutant.content)
-            for left in Path(folder).iterdir():
-                left.unlink()
-    seconds = time.monotonic() - began
-    return {"verdicts": dict(verdicts), "by_kind": dict(sorted(by_kind.items())), "broken": broken, "seconds": seconds}
+        seconds = time.monotonic() - began
+        return {
+            "verdicts": dict(verdicts),
+            "by_kind": dict(sorted(by_kind.items())),
+            "broken": broken,
+            "seconds": seconds,
+        }
 
+    def mutant(self, index: int) -> Mutant:
+        number = self.options.first + index - len(self.corpus)
+        found: Mutant = self.module.mutant(
+            np.random.default_rng([self.options.seed, crc32(self.kind.encode()), number])
+        )
+        return found
 
-def _tried(module: ModuleType, path: Path, expected: object) -> Outcome:
-    may_be_long = module is commands and commands.is_long(path)
-    return tried(
-        lambda: module.trial(path, expected),
-        path.stat().st_size,
-        seconds=AT_WORK if may_be_long else SECONDS,
-        may_be_long=may_be_long,
-    )
+    def trial(self, index: int) -> Trial:
+        """A file of the corpus; after these, a mutant."""
+        if index < len(self.corpus):
+            path, kind, expected = self.corpus[index], "corpus", None
+        else:
+            mutant = self.mutant(index)
+            path, kind, expected = self.folder / mutant.name, mutant.kind, mutant.expected
+            path.unlink(missing_ok=True)
+            path.write_bytes(mutant.content)
+        may_be_long = self.module is commands and commands.is_long(path)
+        return Trial(
+            run=lambda: str(self.module.trial(path, expected)),
+            kind=kind,
+            size=path.stat().st_size,
+            seconds=AT_WORK if may_be_long else SECONDS,
+            may_be_long=may_be_long,
+        )
+
+    def told(self, index: int, outcome: Outcome) -> str:
+        """What broke, for people; its file is kept."""
+        if index < len(self.corpus):
+            return f"corpus {self.corpus[index].name}: {outcome.broken}"
+        number, mutant = self.options.first + index - len(self.corpus), self.mutant(index)
+        if self.options.keep is not None:
+            kept = self.options.keep / self.kind
+            kept.mkdir(parents=True, exist_ok=True)
+            stem, _, ending = mutant.name.rpartition(".")
+            (kept / f"{stem}-{self.options.seed}-{number}.{ending}").write_bytes(mutant.content)
+        return f"{self.kind} {number} of seed {self.options.seed} ({mutant.kind}, {mutant.name}): {outcome.broken}"
 
 
 def _warm_up(kind: str, folder: Path) -> None:
@@ -95,11 +120,9 @@ def _warm_up(kind: str, folder: Path) -> None:
     if kind == "commands":
         commands.workspace()
         place = Path.cwd()
-        for text in ("check data.extxyz", "predict model.sigmaff in.extxyz out.extxyz", "train run.yaml", "learn x"):
-            path = folder / "a.txt"
-            path.write_text(text)
-            commands.trial(path)
-            path.unlink()
+        for text in ("check data.extxyz", "predict model.sigmaff in.extxyz out.extxyz"):
+            (folder / "a.txt").write_text(text)
+            commands.trial(folder / "a.txt")
         os.chdir(place)
     gc.collect()
     gc.freeze()

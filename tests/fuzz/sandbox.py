@@ -1,4 +1,4 @@
-"""A trial in a process of its own, with limits of time and memory."""
+"""Trials in processes of their own, with limits of time and memory."""
 
 import json
 import os
@@ -7,9 +7,11 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 from sigmaff.errors import SigmaffError
 
@@ -28,97 +30,152 @@ class BrokenPromiseError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a trial ended: a verdict, or what it broke."""
-
-    verdict: str
-    broken: str | None = None
-
-
-def tried(trial: Callable[[], str], size: int, *, seconds: int = SECONDS, may_be_long: bool = False) -> Outcome:
-    """Run a trial in a copy of this process.
+class Trial:
+    """Something to run.
 
     Arguments:
-        trial: returns its verdict. An error for users is the verdict "refused"; any other exception breaks a promise.
+        run: returns a verdict. An error for users is the verdict "refused"; any other exception breaks a promise.
+        kind: what was tried, for people.
         size: bytes of the file.
         seconds: of the processor, after which the trial and what it has started are killed.
         may_be_long: whether it may be at work then.
     """
-    began_with = _resident()
+
+    run: Callable[[], str]
+    kind: str = ""
+    size: int = 0
+    seconds: int = SECONDS
+    may_be_long: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a trial ended: a verdict, or what it broke."""
+
+    kind: str
+    verdict: str
+    broken: str | None = None
+
+
+def tried(make: Callable[[int], Trial], n: int, *, together: int = 500) -> Iterator[Outcome]:
+    """Make and run n trials in copies of this process.
+
+    Arguments:
+        make: the trial of a number, made in the copy.
+        together: trials in one copy. The one that dies takes none with it: the others go on in the next.
+    """
+    done = 0
+    while done < n:
+        for outcome in _in_a_copy(make, range(done, min(done + together, n))):
+            done += 1
+            yield outcome
+
+
+def _in_a_copy(make: Callable[[int], Trial], numbers: Sequence[int]) -> Iterator[Outcome]:
+    """Outcomes up to the first trial that kills the copy."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _run(trial, write, seconds)
+        _run_all(make, numbers, write)
     os.close(write)
-    answer = _answer(read, WAITING * seconds)
-    os.close(read)
-    if not answer:
-        _kill(child)
-    _, status, usage = os.wait4(child, 0)
-    _kill(child)  # what it has started
-    if answer is None or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
-        if may_be_long:
-            return Outcome(verdict="at work")
-        return Outcome(verdict="hang", broken=f"not finished after {seconds} s of the processor")
-    if not answer:
-        return Outcome(verdict="crash", broken=f"ended with signal {os.WTERMSIG(status)}, status {status}")
-    found: dict[str, str | None] = json.loads(answer)
-    taken = usage.ru_maxrss * 1024 - began_with
-    if found["broken"] is None and taken > 10 * size + SPARE:
-        return Outcome(verdict="memory", broken=f"took {taken / 1e6:.0f} MB for {size} bytes")
-    return Outcome(verdict=str(found["verdict"]), broken=found["broken"])
+    lines = _Lines(read)
+    try:
+        for _ in numbers:
+            begun = lines.next(WAITING * SECONDS)
+            ended = lines.next(WAITING * begun["seconds"]) if begun else None
+            if begun and ended:
+                yield Outcome(kind=begun["kind"], **ended)
+                continue
+            has_died = lines.has_ended
+            _kill(child)
+            _, status = os.waitpid(child, 0)
+            child = 0
+            yield _killed(begun or {"kind": "mutator", "may_be_long": False}, status if has_died else None)
+            return
+    finally:
+        os.close(read)
+        if child:
+            _kill(child)
+            os.waitpid(child, 0)
 
 
-def _run(trial: Callable[[], str], write: int, seconds: int) -> None:
-    """The trial, in the copy."""
+def _killed(begun: dict[str, Any], status: int | None) -> Outcome:
+    """Of a trial that wrote nothing: it died by itself with this status, or was killed because it did not end."""
+    if status is not None and os.WTERMSIG(status) != signal.SIGXCPU:
+        return Outcome(kind=begun["kind"], verdict="crash", broken=f"ended with signal {os.WTERMSIG(status)}")
+    if begun["may_be_long"]:
+        return Outcome(kind=begun["kind"], verdict="at work")
+    return Outcome(kind=begun["kind"], verdict="hang", broken="not finished in its time")
+
+
+class _Lines:
+    """Lines of JSON from a pipe."""
+
+    def __init__(self, read: int) -> None:
+        self.read, self.rest, self.has_ended = read, b"", False
+
+    def next(self, seconds: float) -> dict[str, Any] | None:
+        """The next line; ``None`` if there is none in this time, or no more at all."""
+        end = time.monotonic() + seconds
+        while b"\n" not in self.rest:
+            if not select.select([self.read], [], [], max(end - time.monotonic(), 0.0))[0]:
+                return None
+            if not (part := os.read(self.read, 65536)):
+                self.has_ended = True
+                return None
+            self.rest += part
+        line, _, self.rest = self.rest.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+def _run_all(make: Callable[[int], Trial], numbers: Sequence[int], write: int) -> None:
+    """The trials, in the copy."""
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
-    resource.setrlimit(resource.RLIMIT_AS, (_virtual() + HARD_LIMIT, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + HARD_LIMIT, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    found: dict[str, str | None] = {"verdict": "exception", "broken": None}
+    with os.fdopen(write, "w", buffering=1) as file:
+        for number in numbers:
+            trial = make(number)
+            begun = {"kind": trial.kind, "seconds": trial.seconds, "may_be_long": trial.may_be_long}
+            file.write(json.dumps(begun) + "\n")
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            limit = ceil(used.ru_utime + used.ru_stime) + trial.seconds
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+            file.write(json.dumps(_run(trial)) + "\n")
+    os._exit(0)
+
+
+def _run(trial: Trial) -> dict[str, str | None]:
+    Path("/proc/self/clear_refs").write_text("5")  # the largest memory so far is that of now
+    before = _status("VmRSS")
     try:
-        found["verdict"] = trial()
+        verdict = trial.run()
     except SigmaffError:
-        found["verdict"] = "refused"
+        verdict = "refused"
     except BrokenPromiseError as broken:
-        found |= {"verdict": "broken", "broken": str(broken)}
+        return {"verdict": "broken", "broken": str(broken)}
     except BaseException:
-        found["broken"] = traceback.format_exc()[-3000:]
-    try:
-        with os.fdopen(write, "w") as file:
-            json.dump(found, file)
-    finally:
-        os._exit(0)
-
-
-def _answer(read: int, seconds: float) -> str | None:
-    """What the copy writes before it ends; nothing if it dies, ``None`` if it is at work after this time."""
-    end, content = time.monotonic() + seconds, b""
-    while select.select([read], [], [], max(end - time.monotonic(), 0.0))[0]:
-        if not (part := os.read(read, 65536)):
-            return content.decode()
-        content += part
-    return None
+        return {"verdict": "exception", "broken": traceback.format_exc()[-3000:]}
+    taken = _status("VmHWM") - before
+    if taken > 10 * trial.size + SPARE:
+        return {"verdict": "memory", "broken": f"took {taken / 1e6:.0f} MB for {trial.size} bytes"}
+    return {"verdict": verdict, "broken": None}
 
 
 def _kill(group: int) -> None:
+    """A copy and all that it has started."""
     try:
         os.killpg(group, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
+    except ProcessLookupError:
         return
 
 
-def _pages(index: int) -> int:
-    return int(Path("/proc/self/statm").read_text().split()[index]) * resource.getpagesize()
-
-
-def _virtual() -> int:
-    return _pages(0)
-
-
-def _resident() -> int:
-    return _pages(1)
+def _status(name: str) -> int:
+    """Bytes of memory of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
