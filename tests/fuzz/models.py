@@ -122,7 +122,9 @@ def _cut(rng: Rng, origin: Base) -> bytes:
 
 def _swap_descriptions(rng: Rng, origin: Base) -> bytes:
     """The description of another model with its own digest, or of this one with the digest of another."""
-    other = base(pick(rng, [path for path in bases() if path.stem != origin.name])).description
+    kept = origin.content[origin.n_header :]  # some models differ in their calibration alone: theirs would be right
+    others = [other for other in map(base, bases()) if other.content[other.n_header :] != kept]
+    other = pick(rng, others).description
     text = other if rng.random() < 0.5 else origin.description[:-66] + other[-66:]
     return packed(origin.tensors, {"sigmaff": text})
 
@@ -213,7 +215,7 @@ def _changed(rng: Rng, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tens
             changed[name] = pick(rng, list(tensors.values())).clone()
         case _:
             array = any_array(rng, tensors[name].numpy())
-            changed[name] = torch.from_numpy(np.array(array)) if array.dtype.kind in "fiubc" else tensors[name].half()
+            changed[name] = torch.from_numpy(np.array(array)) if array.dtype.kind in "fiub" else tensors[name].half()
     return {key: tensor.contiguous().clone() for key, tensor in changed.items()}
 
 
