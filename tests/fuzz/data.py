@@ -153,7 +153,7 @@ def _datasets(rng: Rng) -> tuple[str, bytes]:
             case 3:
                 group.create_group(key)
             case 4:
-                shape = (int(10 ** rng.uniform(0, 10)), 3)
+                shape = (int(10 ** rng.uniform(3, 10)), 3)
                 group.create_dataset(key, shape=shape, chunks=(1000, 3), dtype="f8", compression="gzip")
             case 5:
                 group[key] = pick(rng, ("text", b"bytes", 1.0, np.array([]), h5py.Empty("f8")))

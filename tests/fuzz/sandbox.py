@@ -138,6 +138,13 @@ def _run_all(make: Callable[[int], Trial], numbers: Sequence[int], write: int) -
         os.dup2(nothing, stream)
     resource.setrlimit(resource.RLIMIT_AS, (_status("VmSize") + HARD_LIMIT, resource.RLIM_INFINITY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        _write_all(make, numbers, write)
+    finally:
+        os._exit(1)
+
+
+def _write_all(make: Callable[[int], Trial], numbers: Sequence[int], write: int) -> None:
     with os.fdopen(write, "w", buffering=1) as file:
         for number in numbers:
             trial = make(number)
@@ -147,7 +154,6 @@ def _run_all(make: Callable[[int], Trial], numbers: Sequence[int], write: int) -
             limit = ceil(used.ru_utime + used.ru_stime) + trial.seconds
             resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
             file.write(json.dumps(_run(trial)) + "\n")
-    os._exit(0)
 
 
 def _run(trial: Trial) -> dict[str, str | None]:
