@@ -14,13 +14,20 @@ PACKAGES_metatomic := metatrain
 
 HOST_TESTS := $(HOSTS:%=test-host-%)
 
-.PHONY: demo test test-hosts $(HOST_TESTS) install install-dev lint clean
+# Mutants of model files, data files, configurations and command lines: N of each, always the same for one SEED.
+N ?= 1000
+SEED ?= 0
+
+.PHONY: demo test fuzz test-hosts $(HOST_TESTS) install install-dev lint clean
 
 demo: install
 	$(BIN)/sigmaff demo
 
 test: install-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+fuzz: install-dev
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --count $(N) --seed $(SEED) --keep ../fuzz-found
 
 test-hosts: $(HOST_TESTS)
 
@@ -67,4 +74,4 @@ define WEIGHTS_aimnet2
 endef
 
 clean:
-	rm -rf $(VENV) .venv-hosts demo build dist
+	rm -rf $(VENV) .venv-hosts demo build dist fuzz-found

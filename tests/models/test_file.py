@@ -145,6 +145,8 @@ def test_a_model_is_independent_of_its_file(model: Path, tmp_path: Path) -> None
 def test_a_device_that_is_not_there(model: Path) -> None:
     with pytest.raises(ConfigError, match="the device 'warp' cannot be used"):
         load(model, device="warp")
+    with pytest.raises(ConfigError, match="the device 'meta' cannot be used"):
+        load(model, device="meta")
 
 
 # --- damaged bytes
@@ -303,6 +305,7 @@ NAN, INFINITY = float("nan"), float("inf")
         change("forces_calibration", "growth", "exponent", value=NAN),
         change("forces_calibration", "growth", "typical", value=0.0),
         change("energy_calibration", "growth", value={"isotropy": 0.0, "exponent": 1.0, "typical": 1.0}),
+        change("config", "backbone", "cutoff", value=1e-300),
     ],
 )
 def test_descriptions_that_no_model_has(model: Path, tmp_path: Path, apply: Callable[[Content], None]) -> None:
@@ -340,6 +343,25 @@ def test_files_of_earlier_formats_load(tmp_path: Path, version: int, dtype: torc
     assert torch.equal(found.energy, expected.energy)
     assert torch.equal(found.energy_std, expected.energy_std)
     assert found.node_energy_std is None  # relative to means of elements, which the file does not have
+
+
+@pytest.mark.parametrize(
+    "apply",
+    [
+        lambda content, tensors: tensors.update({"head.weight_mean": torch.zeros((), dtype=torch.float64)}),
+        lambda content, tensors: tensors.update({"head.kernel.inducing_points": torch.zeros((), dtype=torch.float64)}),
+        lambda content, tensors: tensors.update({"head.kernel.log_scale": torch.zeros(()).to(torch.float8_e4m3fn)}),
+        lambda content, tensors: content["statistics"].update(elements=[], reference_energies={}),
+    ],
+)
+def test_damaged_files_of_earlier_formats(
+    model: Path, tmp_path: Path, apply: Callable[[Content, Tensors], None]
+) -> None:
+    content, tensors = unpack(model)
+    content["format_version"] = 2
+    content["record"]["fit"] = {"noise": "loud", "force_weight": [1.0]}
+    apply(content, tensors)
+    refused(pack(tmp_path / "old.sigmaff", content, tensors))
 
 
 def test_a_linear_kernel_that_ignored_the_blocks_of_dimenet(tmp_path: Path) -> None:
@@ -444,6 +466,8 @@ WEIGHT, MEAN = "backbone.output.weight", "head.weight_mean"
         put("head.kernel.inducing_elements", lambda t: t.to(torch.int32)),
         put("head.kernel.inducing_elements", lambda t: t + 10**6),
         put("head.kernel.inducing_elements", lambda t: t - 1),
+        put("head.kernel.log_scale", lambda t: t - 400.0),
+        put("head.kernel.inducing_points", lambda t: t * 1e200),
     ],
 )
 def test_tensors_that_do_not_fit(model: Path, tmp_path: Path, apply: Callable[[Tensors], None]) -> None:

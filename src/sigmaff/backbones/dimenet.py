@@ -12,6 +12,7 @@ from torch.nn import functional
 from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
 from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.neighbors import MIN_DISTANCE
 from sigmaff.graph.ops import scatter_sum
 
 MAX_ATOMIC_NUMBER = 94
@@ -21,7 +22,9 @@ class DimeNetPPConfig(BackboneSettings):
     """Hyper-parameters of DimeNet++; the defaults are the paper's."""
 
     name: Literal["dimenet++"] = "dimenet++"
-    cutoff: float = Field(default=5.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")
+    cutoff: float = Field(
+        default=5.0, gt=MIN_DISTANCE, le=100, description="radius within which atoms are neighbours, Å"
+    )
     n_hidden: int = Field(default=128, ge=1, le=4096, description="features of an edge inside the network")
     n_blocks: int = Field(default=4, ge=1, le=64, description="message-passing steps")
     n_directional: int = Field(default=64, ge=1, le=4096, description="features of an edge in sums over angles")

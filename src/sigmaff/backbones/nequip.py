@@ -14,6 +14,7 @@ from torch.nn import functional
 from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
 from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.neighbors import MIN_DISTANCE
 from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 
 SCALAR = Irrep(0, 1)
@@ -23,7 +24,9 @@ class NequIPConfig(BackboneSettings):
     """Hyper-parameters of NequIP; the defaults are the paper's for small molecules with l = 1."""
 
     name: Literal["nequip"] = "nequip"
-    cutoff: float = Field(default=4.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")
+    cutoff: float = Field(
+        default=4.0, gt=MIN_DISTANCE, le=100, description="radius within which atoms are neighbours, Å"
+    )
     n_features: int = Field(default=32, ge=2, le=1024, description="channels of each irreducible representation")
     l_max: int = Field(default=1, ge=1, le=3, description="highest degree of features and spherical harmonics")
     n_layers: int = Field(default=4, ge=1, le=16, description="message-passing steps")

@@ -12,6 +12,7 @@ from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.linear_response import LinearResponse
 from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.neighbors import MIN_DISTANCE
 from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
 
@@ -19,7 +20,9 @@ class SchNetConfig(BackboneSettings):
     """Hyper-parameters of SchNet; the defaults are the paper's."""
 
     name: Literal["schnet"] = "schnet"
-    cutoff: float = Field(default=10.0, gt=0, le=100, description="radius within which atoms are neighbours, Å")
+    cutoff: float = Field(
+        default=10.0, gt=MIN_DISTANCE, le=100, description="radius within which atoms are neighbours, Å"
+    )
     n_hidden: int = Field(default=128, ge=2, le=8192, description="features of an atom inside the network")
     n_filters: int = Field(default=128, ge=1, le=8192, description="channels of the continuous filters")
     n_interactions: int = Field(default=6, ge=1, le=64, description="message-passing steps")

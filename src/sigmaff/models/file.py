@@ -23,7 +23,7 @@ from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
 from sigmaff.models.dropout import MonteCarloDropout, MonteCarloDropoutConfig
 from sigmaff.models.ensemble import Ensemble
-from sigmaff.models.integrity import is_whole, once, opened, sealed, unnamed
+from sigmaff.models.integrity import find_damage, is_whole, once, opened, sealed, unnamed
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
@@ -61,7 +61,7 @@ class Part(BaseModel):
     @classmethod
     def _usable_statistics(cls, statistics: DatasetStatistics) -> DatasetStatistics:
         elements, references = statistics.elements, statistics.reference_energies
-        if list(elements) != sorted(set(elements)) or not all(0 < z < len(chemical_symbols) for z in elements):
+        if elements[:1] < (1,) or list(elements) != sorted(set(elements)) or elements[-1] >= len(chemical_symbols):
             raise ValueError("elements are not increasing atomic numbers")
         if set(references) != set(elements) or not all(map(math.isfinite, references.values())):
             raise ValueError("reference energies are not one finite number for each element")
@@ -230,7 +230,7 @@ def _build(path: Path, part: Part, tensors: dict[str, Tensor]) -> Potential:
     potential = Potential(part.config, part.statistics, host)
     potential.set_precision(dtype)
     potential.load_state_dict(tensors)
-    if damage := potential.head.find_damage():
+    if damage := find_damage(potential.head):
         raise ModelFileError(f"{path}: damaged: {damage}")
     return potential
 
@@ -281,7 +281,7 @@ def _slope_factors(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tens
 
 def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Linear parts of kernels up to format 3 are not centred, and all their constants are free."""
-    added = {}
+    added, none = {}, torch.empty(0)
     for number, part in enumerate(header.parts):
         head, prefix = part.config.head, f"{_member(number)}head."
         if not isinstance(head, LNKConfig) or not KERNELS[head.kernel][1]:
@@ -295,8 +295,8 @@ def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> d
         if not head.by_element:
             continue
         n_elements = len(part.statistics.elements)
-        n_inducing = len(tensors.get(f"{prefix}kernel.inducing_points", ()))
-        n_weights = len(tensors.get(f"{prefix}weight_mean", ()))
+        points, weights = (tensors.get(f"{prefix}{name}", none) for name in ("kernel.inducing_points", "weight_mean"))
+        n_inducing, n_weights = len(torch.atleast_1d(points)), len(torch.atleast_1d(weights))
         n_linear = max((n_weights - n_inducing) // n_elements - 1, 0)
         center = torch.zeros(n_elements + 1, n_linear, dtype=torch.float64)
         added[f"{prefix}kernel.linear_center"] = center
@@ -306,13 +306,14 @@ def _linear_kernels(path: Path, header: Header, tensors: dict[str, Tensor]) -> d
 
 def _label_noise(header: Header, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The noise of labels in closed-form heads, which files up to format 2 have in their record; 0 if it is missing."""
-    fit = {} if header.record.fit is None else header.record.fit.model_dump()
+    recorded = {} if header.record.fit is None else header.record.fit.model_dump()
+    fit = {name: value for name, value in recorded.items() if isinstance(value, int | float)}
     added = {}
     for number, part in enumerate(header.parts):
         head, prefix = part.config.head, f"{_member(number)}head."
         if isinstance(head, LLPRConfig) or (isinstance(head, LNKConfig) and head.fit == "closed_form"):
             log_scale = tensors.get(f"{prefix}kernel.log_scale", torch.zeros((), dtype=torch.float64))
-            added[f"{prefix}energy_noise"] = torch.exp(2.0 * log_scale) * fit.get("noise", 0.0)
+            added[f"{prefix}energy_noise"] = torch.exp(2.0 * log_scale.double()) * fit.get("noise", 0.0)
             added[f"{prefix}force_weight"] = torch.tensor(fit.get("force_weight", 0.0), dtype=torch.float64)
     return added
 
@@ -391,6 +392,8 @@ def _check_tensors(path: Path, part: Part, tensors: dict[str, Tensor], host: Hos
 
 def _moved(model: Model, device: torch.device | str) -> Model:
     try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers")
         return model.to(device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = next(iter(str(error).splitlines()), "no reason given")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.files import digest
+from sigmaff.heads.base import Head
 
 SEAL = re.compile(r',"sha256":"([0-9a-f]{64})"}\Z')
 
@@ -34,7 +35,7 @@ def _digest(description: str, tensors: Mapping[str, Tensor]) -> str:
         for name in sorted(tensors):
             tensor = tensors[name]
             yield f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode()
-            yield tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+            yield tensor.flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy().tobytes()
 
     return digest(parts())
 
@@ -59,3 +60,14 @@ def unnamed(content: Any, complete: Any, prefix: str = "") -> list[str]:
         for name, value in complete.items()
         for found in (unnamed(content[name], value, f"{prefix}{name}.") if name in content else [f"{prefix}{name}"])
     ]
+
+
+def find_damage(head: Head) -> str | None:
+    """What makes a head unusable whose tensors all have the right form; ``None`` if nothing does."""
+    if damage := head.find_damage():
+        return damage
+    try:
+        with head.prepared():
+            return None
+    except torch.linalg.LinAlgError:
+        return "a covariance of its Gaussian process is not positive definite"

@@ -15,6 +15,7 @@ from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.linear_response import AutomaticResponse, LinearResponse, PlainResponse
 from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.graph.neighbors import MIN_DISTANCE
 
 
 class Origin(BaseModel):
@@ -36,7 +37,7 @@ class HostConfig(BackboneSettings):
 
     name: Literal["host"] = "host"
     adapter: str = Field(description="name of the adapter, as in mace")
-    cutoff: float = Field(gt=0, le=100, description="radius within which atoms are neighbours, Å")
+    cutoff: float = Field(gt=MIN_DISTANCE, le=100, description="radius within which atoms are neighbours, Å")
     n_features: int = Field(ge=1, le=100_000, description="features of an atom")
     description: dict[str, Any] = Field(description="what the host's classes need to build the network again")
     origin: Origin = Field(description="where the network comes from")

@@ -14,6 +14,9 @@ from sigmaff.data.structures import FloatArray, IndexArray, LabelledStructures
 SAME_ENERGY = 1e-4
 """eV. Energies of equal structures that differ by more than this contradict each other."""
 
+LARGEST = 1e100
+"""Of values whose squares and products can be computed."""
+
 
 def check_composition(data: LabelledStructures) -> Iterator[Finding]:
     sizes = [len(atoms) for atoms in data.structures]
@@ -62,23 +65,25 @@ def check_missing(data: LabelledStructures) -> Iterator[Finding]:
 
 def check_finite(data: LabelledStructures) -> Iterator[Finding]:
     for name, bad in _not_finite(data).items():
-        yield from findings("error", "not_finite", f"{name} has NaN or infinite values", data, bad)
+        yield from findings(
+            "error", "not_finite", f"{name} has NaN or infinite values, or values above {LARGEST:g}", data, bad
+        )
 
 
 def finite_part(data: LabelledStructures) -> LabelledStructures:
-    """The structures without NaN or infinite values."""
+    """The structures whose values, and squares of them, are finite numbers."""
     bad = np.concatenate(list(_not_finite(data).values()))
     return data.subset(np.setdiff1d(np.arange(len(data)), bad))
 
 
 def _not_finite(data: LabelledStructures) -> dict[str, IndexArray]:
-    """For each quantity, the indices of structures where it has NaN or infinite values."""
+    """For each quantity, the indices of structures where it has values that are no numbers to calculate with."""
     values: dict[str, Iterable[FloatArray]] = {
         "positions": [atoms.positions for atoms in data.structures],
         "cell": [atoms.cell.array for atoms in data.structures],
         **data.labels,
     }
-    return {name: np.flatnonzero([not np.isfinite(row).all() for row in rows]) for name, rows in values.items()}
+    return {name: np.flatnonzero([not (np.abs(row) < LARGEST).all() for row in rows]) for name, rows in values.items()}
 
 
 def check_duplicates(data: LabelledStructures) -> Iterator[Finding]:

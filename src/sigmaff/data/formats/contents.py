@@ -87,8 +87,12 @@ def atomic_numbers(place: Path | str, values: FloatArray) -> IndexArray:
 
 
 def refuse_swollen(path: Path, n_bytes: int) -> None:
-    """Refuse a compressed file that would take far more memory than its size lets one expect."""
-    if n_bytes > 10 * path.stat().st_size + 200_000_000:
+    """Refuse a compressed file that would take far more memory than its size lets one expect.
+
+    Arguments:
+        n_bytes: of all arrays; reading takes up to twice as much.
+    """
+    if n_bytes > 5 * path.stat().st_size + 100_000_000:
         raise DataError(
             f"{path}: its arrays take {n_bytes / 1e9:.3g} GB of memory, {n_bytes / path.stat().st_size:.0f} times the "
             "size of the file; it may be damaged: write the arrays without compression if they are right"

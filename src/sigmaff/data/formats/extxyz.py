@@ -1,12 +1,13 @@
 """Extended XYZ, and plain XYZ, which has no labels."""
 
-import re
 from collections.abc import Iterator
+from functools import partial
 from io import StringIO
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from ase.io.extxyz import read_xyz
+from ase.io.extxyz import key_val_str_to_dict, read_xyz
 
 from sigmaff.data.formats.ase_files import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
@@ -20,7 +21,9 @@ def read_extxyz(path: Path, source: DataSource) -> FileContents:
     frames = []
     for frame, text in enumerate(texts):
         with reading(f"{path}, frame {frame}", "extxyz"):
-            frames.append(next(read_xyz(StringIO(text), 0)))
+            first_atom = text.split("\n", 3)[2]
+            comment = partial(_comment, f"{path}, frame {frame}", len(first_atom.split()))
+            frames.append(next(read_xyz(StringIO(text), 0, comment)))
     return frame_contents(path, frames, source)
 
 
@@ -38,6 +41,8 @@ def _frame_texts(path: Path) -> Iterator[str]:
                     "the previous frame has more lines than its number of atoms, or this is not an extxyz file"
                 )
             n_atoms = int(header)
+            if n_atoms == 0:
+                raise DataError(f"{place}: the structure has no atoms")
             lines = list(islice(file, n_atoms + 1))
             if len(lines) <= n_atoms:
                 found = max(len(lines) - 1, 0)
@@ -47,15 +52,19 @@ def _frame_texts(path: Path) -> Iterator[str]:
                     f"{place}: the last line has no newline, so its last number may be truncated; "
                     "if the file is complete, end it with a newline"
                 )
-            _check_columns(place, lines)
             yield header + "".join(lines)
             frame += 1
 
 
-def _check_columns(place: str, lines: list[str]) -> None:
-    """Refuse a comment line that names more columns than a line has: ASE would take memory for all of them."""
-    named = re.search(r'Properties="?([^"\s]+)', lines[0])
-    counts = named[1].split(":")[2::3] if named else []
-    n_columns = sum(int(count) for count in counts if count.isdigit() and len(count) < 20)
-    if len(lines) > 1 and n_columns > (n_found := len(lines[1].split())):
+def _comment(place: str, n_found: int, line: str) -> dict[str, Any]:
+    """The keys of a comment line. Refuse more columns than a line has: ASE would take memory for all of them.
+
+    Arguments:
+        n_found: columns of the line of the first atom.
+        line: the comment line.
+    """
+    keys: dict[str, Any] = key_val_str_to_dict(line)
+    n_columns = sum(max(int(count), 0) for count in str(keys.get("Properties", "")).split(":")[2::3])
+    if n_columns > n_found:
         raise DataError(f"{place}: Properties names {n_columns} columns, the line of the first atom has {n_found}")
+    return keys

@@ -34,9 +34,11 @@ def read_rmd17(path: Path, source: DataSource) -> FileContents:
     """rMD17 in its published layout: recomputed labels, or the original MD17 labels of the same structures."""
     arrays = _load(path, source, "rmd17")
     prefix = "old_" if source.format == "rmd17_original" else ""
+    contents = _trajectory(path, arrays, (*LAYOUTS["rmd17"], f"{prefix}energies", f"{prefix}forces"))
+    times = _indices(path, arrays, "old_indices")
     return replace(
-        _trajectory(path, arrays, (*LAYOUTS["rmd17"], f"{prefix}energies", f"{prefix}forces")),
-        time_index=_indices(path, arrays, "old_indices"),
+        contents,
+        time_index=None if times is None else _expect(path, "old_indices", times, (len(contents.structures),)),
         official_splits=_official_splits(path, arrays),
     )
 
@@ -106,7 +108,7 @@ def _numbers(path: Path, arrays: Arrays, name: str) -> FloatArray:
     return arrays[name].astype(np.float64)
 
 
-def _expect(path: Path, name: str, array: FloatArray, *shapes: tuple[int, ...]) -> FloatArray:
+def _expect(path: Path, name: str, array: npt.NDArray[Any], *shapes: tuple[int, ...]) -> npt.NDArray[Any]:
     if array.shape not in shapes:
         expected = " or ".join(str(shape) for shape in shapes)
         raise DataError(f"{path}: array {name} has shape {array.shape}, expected {expected}")
@@ -121,7 +123,12 @@ def _text(arrays: Arrays, name: str) -> str | None:
 
 
 def _indices(path: Path, arrays: Arrays, name: str) -> IndexArray | None:
-    return _numbers(path, arrays, name).astype(np.int64) if name in arrays else None
+    if name not in arrays:
+        return None
+    numbers = _numbers(path, arrays, name)
+    if not (np.abs(numbers) < 2**53).all() or (numbers != np.floor(numbers)).any():
+        raise DataError(f"{path}: array {name} contains values that are not whole numbers")
+    return numbers.astype(np.int64)
 
 
 def _official_splits(path: Path, arrays: Arrays) -> dict[str, IndexArray] | None:

@@ -29,11 +29,7 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
     from h5py import File
 
     with reading(path, "QM7-X HDF5"), File(path, "r") as file:
-        chosen = [
-            (index, name, {key: _values(path, group[key]) for key in USED if key in group})
-            for index, (name, group) in enumerate(_geometries(file))
-            if source.structures == "all" or name.endswith("-opt") == (source.structures == "equilibrium")
-        ]
+        chosen = list(_chosen(path, file, source))
     if not chosen:
         raise DataError(
             f"{path} contains no structures ({source.structures}) in the QM7-X layout: "
@@ -51,8 +47,18 @@ def read_qm7x(path: Path, source: DataSource) -> FileContents:
     )
 
 
+def _chosen(path: Path, file: "File", source: DataSource) -> Iterator[tuple[int, str, dict[str, FloatArray]]]:
+    """Number, name and arrays of each structure that the source asks for."""
+    n_bytes = 0
+    for index, (name, group) in enumerate(_geometries(file)):
+        if source.structures == "all" or name.endswith("-opt") == (source.structures == "equilibrium"):
+            datasets = {key: group[key] for key in USED if key in group}
+            n_bytes += sum(dataset.nbytes for dataset in datasets.values())
+            refuse_swollen(path, n_bytes)
+            yield index, name, {key: _values(path, dataset) for key, dataset in datasets.items()}
+
+
 def _values(path: Path, dataset: "Dataset") -> FloatArray:
-    refuse_swollen(path, dataset.nbytes)
     if dataset.dtype.kind not in "iuf":
         raise DataError(f"{path}: {dataset.name} contains {dataset.dtype} values, not real numbers")
     return np.asarray(dataset, dtype=np.float64)
