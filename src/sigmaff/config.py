@@ -16,7 +16,9 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from sigmaff.errors import ConfigError
 
 MAX_VALUES = 100_000
-"""Of one configuration."""
+"""Of one configuration, keys among them."""
+MAX_BITS = 1024
+"""Of an integer: larger ones are no floating-point numbers either."""
 Config = TypeVar("Config", bound=BaseModel)
 
 
@@ -110,15 +112,17 @@ def _parsed(text: str, source: str) -> Any:
 
 
 def _refuse_swollen(content: Any) -> None:
-    """Refuse a text that repeats parts of itself (``*name``) without end, or very often."""
+    """Refuse a text that repeats parts of itself (``*name``) without end, or very often; and absurd numbers."""
     waiting, n_values = [content], 0
     while waiting:
         n_values += 1
         if n_values > MAX_VALUES:
             raise ValueError(f"more than {MAX_VALUES} values; remove references (*name) to parts that hold themselves")
         value = waiting.pop()
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise ValueError("an integer of several hundred digits")
         if isinstance(value, dict | list):
-            waiting.extend(value.values() if isinstance(value, dict) else value)
+            waiting.extend([*value.keys(), *value.values()] if isinstance(value, dict) else value)
 
 
 def validated(model: type[Config], content: dict[str, Any], source: str) -> Config:

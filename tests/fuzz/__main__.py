@@ -24,7 +24,7 @@ KINDS: dict[str, ModuleType] = {"models": models, "data": data, "configs": confi
 CORPUS = Path(__file__).parent / "corpus"
 SHARES = {"commands": 0.25}
 """Of the count: the kinds that take longer."""
-AT_WORK = 2
+AT_WORK = 1
 """Seconds of the processor that a command has that may work for long."""
 
 

@@ -1,6 +1,9 @@
 """The demonstration, with fewer frames: labels are those of GFN2-xTB, and the page is there at the end."""
 
 import json
+import os
+import signal
+from multiprocessing import get_context
 from pathlib import Path
 
 import ase.io
@@ -11,7 +14,9 @@ from ase.build import molecule
 from tblite.ase import TBLite
 
 from cli_case import succeed
+from sigmaff.errors import SigmaffError
 from sigmaff.models.file import read_header
+from sigmaff.progress import Listener
 from sigmaff.runs import demo
 
 
@@ -21,6 +26,18 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"N_ETHANOL": 50, "N_TRAIN": 20, "N_VALIDATION": 20, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1}
     for name, size in (sizes | {"EQUILIBRATION": 5, "SAMPLE_EVERY": 3}).items():
         monkeypatch.setattr(demo, name, size)
+
+
+def killed(*arguments: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_process_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "simulate", killed)
+    monkeypatch.setattr(demo, "get_context", lambda _: get_context("fork"))  # finds this function at once
+    with pytest.raises(SigmaffError, match="was killed, perhaps for lack of memory; run the same command again"):
+        demo.sample("H2O", 4, Listener())
 
 
 @pytest.mark.usefixtures("_small")

@@ -6,6 +6,7 @@ never seen.
 
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sigmaff.backbones import SchNetConfig
 from sigmaff.data import DataSource, GraphDataset, ReferenceEnergies, SplitConfig, read_structures
 from sigmaff.data.free_atoms import FreeAtomMethod
 from sigmaff.data.labelling import EngineConfig, origin_of
+from sigmaff.errors import SigmaffError
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.evaluation.datasets import recorded_structures
 from sigmaff.extras import require
@@ -106,9 +108,14 @@ def sample(compound: str, n_frames: int, listener: Listener) -> list[Atoms]:
     with ProcessPoolExecutor(N_WORKERS, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         atoms = molecule(compound)
         jobs = [pool.submit(simulate, atoms, n_frames // N_REPLICAS, seed) for seed in range(N_REPLICAS)]
-        for job in as_completed(jobs):
-            done += len(job.result())
-            listener.advance(done, n_frames)
+        try:
+            for job in as_completed(jobs):
+                done += len(job.result())
+                listener.advance(done, n_frames)
+        except BrokenProcessPool:
+            raise SigmaffError(
+                "a process that computes labels was killed, perhaps for lack of memory; run the same command again"
+            ) from None
     return [frame for job in jobs for frame in job.result()]
 
 
