@@ -32,6 +32,11 @@ class LinearResponse(ABC):
         """(n_atoms, n_blocks · n_features)."""
 
     @property
+    def learned(self) -> "LinearResponse":
+        """Of the part of the embeddings that a network learned."""
+        return self
+
+    @property
     @abstractmethod
     def n_at_once(self) -> int:
         """Derivatives that are computed together; more take more memory."""
@@ -117,6 +122,41 @@ class AutomaticResponse(LinearResponse):
         return self._embed(replace(self._graph, positions=positions, pair_shift=pair_shift))
 
 
+class CompiledResponse(LinearResponse):
+    """By automatic differentiation with respect to the vectors of pairs, for compiled code.
+
+    Arguments:
+        embed: the backbone.
+        graph: with a layout.
+    """
+
+    def __init__(self, embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> None:
+        assert graph.layout is not None
+        self._layout = graph.layout
+        with torch.enable_grad():
+            self._vectors = graph.pair_vectors().detach().requires_grad_()
+            self._recorded = embed(replace(graph, vectors=self._vectors))
+
+    @property
+    def embeddings(self) -> Tensor:
+        return self._recorded.detach()
+
+    @property
+    def n_at_once(self) -> int:
+        raise TypeError("compiled code computes all derivatives at once")
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        given, batched = cotangents.to(self._recorded.dtype), len(cotangents) > 1
+        slopes = torch.autograd.grad(
+            self._recorded, self._vectors, given if batched else given[0], is_grads_batched=batched
+        )[0]
+        by_vector = slopes.reshape(len(cotangents), *self._vectors.shape).transpose(0, 1).double()
+        return self._layout.forces_of_pairs(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        raise TypeError("compiled code has no forward derivatives")
+
+
 class PlainResponse(AutomaticResponse):
     """By reverse passes alone, for networks that torch.func does not go through.
 
@@ -162,6 +202,10 @@ class JoinedResponse(LinearResponse):
     @property
     def embeddings(self) -> Tensor:
         return self._joined
+
+    @property
+    def learned(self) -> LinearResponse:
+        return self._first
 
     @property
     def n_at_once(self) -> int:

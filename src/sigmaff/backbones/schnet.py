@@ -1,6 +1,7 @@
 """SchNet: continuous-filter convolutions (Schütt et al., J. Chem. Phys. 148, 241722, 2018)."""
 
 import math
+from copy import deepcopy
 from typing import Literal
 
 import torch
@@ -10,6 +11,8 @@ from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone, BackboneSettings
 from sigmaff.backbones.linear_response import LinearResponse
+from sigmaff.backbones.radial_table import RadialTable
+from sigmaff.backbones.schnet_compiled import CompiledSchNetResponse
 from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.neighbors import MIN_DISTANCE
@@ -46,7 +49,7 @@ class SchNet(Backbone):
         self.config = config
         self.hidden_layers = (config.n_hidden,) * config.n_interactions
         self.elements = nn.Embedding(self.max_atomic_number + 1, config.n_hidden)
-        self.filters = FilterNetwork(config)
+        self.filters: FilterNetwork | TabulatedFilters = FilterNetwork(config)
         self.interactions = nn.ModuleList([Interaction(config) for _ in range(config.n_interactions)])
         self.output = _linear(config.n_hidden, self.embedding.n_features)
 
@@ -72,12 +75,19 @@ class SchNet(Backbone):
         return hidden
 
     def linear_response(self, graph: AtomicGraph, *, all_layers: bool = False) -> LinearResponse:
-        dropout = self.filters.activation[1]
+        if graph.layout is not None and not all_layers:
+            return CompiledSchNetResponse(self, graph)
+        dropout = self.steps[0].activation[1]
         has_masks = isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0
         if has_masks or graph.pair_index.shape[1] == 0:
             return super().linear_response(graph, all_layers=all_layers)
         with torch.no_grad():
             return SchNetResponse(self, graph, all_layers=all_layers)
+
+
+    def tabulate(self) -> float:
+        self.filters = TabulatedFilters(self.filters)
+        return self.filters.table.error
 
 
 class FilterNetwork(nn.Module):
@@ -115,6 +125,28 @@ class FilterNetwork(nn.Module):
     def _by_interaction(self, hidden: Tensor) -> Tensor:
         """(n_pairs, n_interactions · n_filters) -> (n_interactions, n_pairs, n_filters)."""
         return hidden.unflatten(-1, (len(self.output_bias), -1)).transpose(0, 1)
+
+
+class TabulatedFilters(nn.Module):
+    """The same filters from a table, for prediction."""
+
+    def __init__(self, network: FilterNetwork) -> None:
+        super().__init__()
+        exact = deepcopy(network).double()
+        self.n_interactions = len(network.output_bias)
+        self.table = RadialTable(
+            lambda distance: exact(distance).transpose(0, 1).flatten(1), network.cutoff, network.output_bias.dtype
+        )
+
+    def forward(self, distance: Tensor) -> Tensor:
+        return self._by_interaction(self.table(distance))
+
+    def with_slopes(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        values, slopes = self.table.with_slopes(distance)
+        return self._by_interaction(values), self._by_interaction(slopes)
+
+    def _by_interaction(self, flat: Tensor) -> Tensor:
+        return flat.unflatten(-1, (self.n_interactions, -1)).transpose(0, 1)
 
 
 class Interaction(nn.Module):

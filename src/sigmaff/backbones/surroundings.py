@@ -15,8 +15,8 @@ from ase.data import chemical_symbols
 from torch import Tensor, nn
 
 from sigmaff.backbones.linear_response import MAX_ELEMENTS, LinearResponse
-from sigmaff.graph import AtomicGraph
-from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, scatter_sum
+from sigmaff.graph import AtomicGraph, Layout
+from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, kept, scatter_sum
 
 CUTOFF = 5.0
 """Å, or the cutoff of the backbone if that is less."""
@@ -64,7 +64,43 @@ class Surroundings(nn.Module):
         return graph.pair_index * self.n_kinds + kind[graph.pair_index.flip(0)]
 
     def linear_response(self, graph: AtomicGraph) -> LinearResponse:
-        return _Response(self, graph)
+        return _Response(self, graph) if graph.layout is None else _CompiledResponse(self, graph, graph.layout)
+
+
+class _CompiledResponse(LinearResponse):
+    """Of all pairs, for compiled code: those beyond the cutoff count as nothing."""
+
+    def __init__(self, surroundings: Surroundings, graph: AtomicGraph, layout: Layout) -> None:
+        vectors = replace(graph, dtype=torch.float64).pair_vectors()
+        distance = vectors.norm(dim=-1)
+        self._layout, self._units = layout, vectors / distance.unsqueeze(-1)
+        near = (distance < surroundings.cutoff).to(distance.dtype).unsqueeze(-1)
+        basis, slopes = surroundings.basis_with_slopes(distance)
+        self._slopes = kept(slopes * near)
+        kinds = surroundings.kinds[graph.atomic_numbers]
+        of_kind = kinds[layout.neighbor].unsqueeze(-1) == torch.arange(surroundings.n_kinds, device=kinds.device)
+        self._counted = of_kind & (layout.side != 0).unsqueeze(-1)  # (n_slots, n_atoms, n_kinds)
+        around = kept(basis * near)[layout.pair].unsqueeze(2)
+        self._embeddings = (around * self._counted.unsqueeze(-1)).sum(0).flatten(1)
+        self._places = surroundings.places(graph)
+
+    @property
+    def embeddings(self) -> Tensor:
+        return self._embeddings
+
+    @property
+    def n_at_once(self) -> int:
+        raise TypeError("compiled code computes all derivatives at once")
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        by_place = cotangents.reshape(len(cotangents), -1, N_RADIAL)
+        both = by_place[:, self._places[0]] + by_place[:, self._places[1]]
+        by_distance = (both * self._slopes).sum(-1).T  # (n_pairs, k)
+        by_vector = by_distance.unsqueeze(-1) * self._units.unsqueeze(1)
+        return self._layout.forces_of_pairs(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        raise TypeError("compiled code has no forward derivatives")
 
 
 class _Response(LinearResponse):

@@ -1,6 +1,6 @@
 """The input of a model: a batch of structures as one graph, and its labels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, Self
@@ -10,7 +10,9 @@ from ase import Atoms
 from torch import Tensor
 
 from sigmaff.errors import DataError
+from sigmaff.graph.layout import Layout
 from sigmaff.graph.neighbors import neighbor_pairs
+from sigmaff.graph.ops import scatter_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class AtomicGraph:
     n_structures: int
     incoming: Tensor | None = None  # (n_atoms, n_most) edges that end at each atom; see ``with_incoming``
     dtype: torch.dtype = torch.float64  # of pair vectors, embeddings and forces
+    layout: Layout | None = None  # of a graph that compiled code sees
+    vectors: Tensor | None = None  # (n_pairs, 3) in place of what positions give, to differentiate by
 
     @property
     def n_atoms(self) -> int:
@@ -47,6 +51,8 @@ class AtomicGraph:
 
         Structures with fewer than n_largest atoms are filled up with ``fill``.
         """
+        if self.layout is not None and fill == 0.0 and values.ndim == 2:
+            return self.layout.padded(values)
         n_largest = self.n_atoms if self.n_structures == 1 else int(self.atoms_per_structure().max())
         if self.n_atoms == self.n_structures * n_largest:  # all of one size
             return values.unflatten(-2, (self.n_structures, n_largest))
@@ -59,8 +65,23 @@ class AtomicGraph:
         """``pad`` of several arrays of atoms, at once."""
         return self.pad(torch.cat(values, dim=-1)).split([part.shape[-1] for part in values], dim=-1)
 
+    def row_blocks(self, first: Tensor, second: Tensor, n_pairs: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """Padded atoms (n_structures, n_largest, d) in blocks with up to n_pairs pairs with atoms of their structure."""
+        if self.layout is not None:  # compiled code has no such loop
+            return [(first, second)]
+        block = max(1, n_pairs // (first.shape[0] * first.shape[1]))
+        return zip(first.split(block, dim=1), second.split(block, dim=1), strict=True)
+
+    def sum_of_structures(self, values: Tensor) -> Tensor:
+        """Sum over the atoms of each structure: (n_atoms, ...) -> (n_structures, ...)."""
+        if self.layout is not None:
+            return self.layout.sum_of_structures(values)
+        return scatter_sum(values, self.structure_index, self.n_structures)
+
     def pair_vectors(self) -> Tensor:
         """Vectors from the first to the second atom of each pair, (n_pairs, 3) Å, in ``dtype``."""
+        if self.vectors is not None:
+            return self.vectors.to(self.dtype)
         first, second = self.pair_index
         return (self.positions[second] + self.pair_shift - self.positions[first]).to(self.dtype)
 

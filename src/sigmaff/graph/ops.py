@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional
 
 
@@ -13,6 +14,16 @@ def scatter_sum(values: Tensor, index: Tensor, size: int) -> Tensor:
     Build the output with ``values.new_zeros``: under vmap, ``torch.zeros(...).index_add`` miscompiles silently.
     """
     return values.new_zeros((size, *values.shape[1:])).index_add(0, index, values)
+
+
+def kept(values: Tensor) -> Tensor:
+    """The same values. Compiled code computes them once and keeps them, not again wherever they are used."""
+    return values.as_strided(values.shape, values.stride())
+
+
+def is_traced(values: Tensor) -> bool:
+    """Whether a program is being made of what happens to these values, so that they are not known."""
+    return isinstance(values, FakeTensor)
 
 
 class ShiftedSoftplus(nn.Module):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
-from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.observations import Observations
 from sigmaff.progress import Listener
 
@@ -43,7 +42,7 @@ class EnergyDistribution:
 
     def plus(self, node_energy: Tensor, graph: AtomicGraph) -> Self:
         """With a certain energy of each atom added, (n_atoms,)."""
-        added = scatter_sum(node_energy, graph.structure_index, graph.n_structures)
+        added = graph.sum_of_structures(node_energy)
         node_mean = None if self.node_mean is None else self.node_mean + node_energy
         return replace(self, mean=self.mean + added, node_mean=node_mean)
 

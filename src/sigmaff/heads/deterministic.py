@@ -5,7 +5,6 @@ from typing import Literal
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph, Embedding
-from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
 
 
@@ -30,9 +29,7 @@ class Deterministic(Head):
 
     def forward(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
         node_mean = self.node_mean(node_features)
-        return EnergyDistribution(
-            node_mean=node_mean, mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures)
-        )
+        return EnergyDistribution(node_mean=node_mean, mean=graph.sum_of_structures(node_mean))
 
     def node_mean(self, node_features: Tensor) -> Tensor:
         return self.linear(self.activation(self.embedding.last(node_features))).squeeze(-1)

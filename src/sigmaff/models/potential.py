@@ -14,7 +14,6 @@ from sigmaff.data import DatasetStatistics
 from sigmaff.data.elements import unknown_element
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
-from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
 from sigmaff.models.model import Model
@@ -226,6 +225,22 @@ class Potential(Model):
             provenance=replace(prediction.provenance, forces_std=how),
         )
 
+    def compute_traced(self, graph: AtomicGraph, *, sampled: bool) -> Prediction:
+        """As ``compute``, without a branch that depends on numbers: what compiled code is made of.
+
+        Arguments:
+            graph: of known elements, with a layout and a cell (of zeros for molecules).
+            sampled: with sampled force σ and σ of atoms.
+        """
+        with self.head.prepared():
+            response = self.linear_response(graph)
+            distribution, forces, virial, samples = self.responses(graph, response, sampled=sampled)
+            node_variance = self.head.node_variance(response.embeddings, graph) if sampled else None
+        prediction = self.in_physical_units(graph, distribution, forces, virial)
+        scale = self.statistics.scale
+        variance = None if samples is None else samples.square().mean(0).to(graph.dtype)
+        return replace(prediction, forces_std=_std(variance, scale), node_energy_std=_std(node_variance, scale))
+
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
         """Move the graph to the model's device, set its precision, and add the indices that the backbone needs.
 
@@ -284,10 +299,14 @@ class Potential(Model):
         with torch.enable_grad():
             features = response.embeddings.detach().requires_grad_()
             distribution = self.energies(features, graph)
-            cotangents = torch.autograd.grad(distribution.mean.sum(), features)[0].unsqueeze(0)
+            total = distribution.mean if distribution.node_mean is None else distribution.node_mean
+            cotangents = torch.autograd.grad(total.sum(), features)[0].unsqueeze(0)
         if sampled:
             cotangents = torch.cat([cotangents, self.head.deviation_slopes(response.embeddings, graph)])
-        by_position, by_shift = response.pull_back(cotangents)
+            by_position, by_shift = response.pull_back(cotangents)
+        else:  # surroundings move no mean
+            learned = response.learned
+            by_position, by_shift = learned.pull_back(cotangents[..., : learned.embeddings.shape[-1]])
         virial = None if graph.cell is None else _virial(graph, by_position[0], by_shift[0]).to(graph.dtype)
         samples = by_position[1:] if sampled else None
         return distribution.detached(), -by_position[0].to(graph.dtype), virial, samples
@@ -313,7 +332,7 @@ def _reference_table(statistics: DatasetStatistics) -> Tensor:
 
 
 def _summed(values: Tensor, graph: AtomicGraph) -> Tensor:
-    return scatter_sum(values, graph.structure_index, graph.n_structures)
+    return graph.sum_of_structures(values)
 
 
 def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
@@ -328,6 +347,10 @@ def _strained(graph: AtomicGraph, strain: Tensor) -> AtomicGraph:
 
 def _virial(graph: AtomicGraph, by_position: Tensor, by_shift: Tensor) -> Tensor:
     """Derivative of the energies by strains of atoms and images, (n_structures, 3, 3)."""
+    if graph.layout is not None:
+        vectors = graph.positions[graph.pair_index[1]] + graph.pair_shift - graph.positions[graph.pair_index[0]]
+        of_edges = 0.5 * vectors.unsqueeze(-1) * by_shift.unsqueeze(-2)
+        return _symmetric(_summed(graph.layout.sum_of_edges(of_edges), graph))
     of_atoms = torch.einsum("na,nb->nab", graph.positions, by_position)
     of_pairs = torch.einsum("pa,pb->pab", graph.pair_shift, by_shift)
     of_structures = graph.structure_index[graph.pair_index[0]]
@@ -340,7 +363,8 @@ def _symmetric(virial: Tensor) -> Tensor:
 
 def _volume(cell: Tensor, dtype: torch.dtype) -> Tensor:
     """(n_structures, 1, 1); NaN for a structure without a cell, whose stress does not exist."""
-    volume = torch.linalg.det(cell).abs()
+    first, second, third = cell.unbind(1)
+    volume = (torch.linalg.cross(first, second) * third).sum(-1).abs()
     return torch.where(volume > 0, volume, torch.nan)[:, None, None].to(dtype)
 
 

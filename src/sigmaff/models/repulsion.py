@@ -8,7 +8,7 @@ from ase.data import covalent_radii
 from ase.units import Bohr, Hartree
 from torch import Tensor
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, Layout
 from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
 from sigmaff.models.prediction import Prediction
 
@@ -66,6 +66,8 @@ class Repulsion:
         distances = torch.linalg.vector_norm(vectors, dim=-1)
         numbers = graph.atomic_numbers
         ranges = self.ranges.to(numbers.device)[numbers[first], numbers[second]]
+        if graph.layout is not None:
+            return self._everywhere(graph, graph.layout, vectors, distances, ranges)
         if not (near := distances < ranges).any():
             return None
         first, second, vectors = first[near], second[near], vectors[near]
@@ -82,6 +84,25 @@ class Repulsion:
             energy=scatter_sum(energy, of_structure, graph.n_structures),
             forces=scatter_sum(torch.cat([pulls, -pulls]), ends, graph.n_atoms),
             virial=scatter_sum(pulls.unsqueeze(-1) * vectors.unsqueeze(-2), of_structure, graph.n_structures),
+        )
+
+
+    def _everywhere(
+        self, graph: AtomicGraph, layout: Layout, vectors: Tensor, distances: Tensor, ranges: Tensor
+    ) -> Repelled:
+        """Of all pairs, for compiled code: those out of range add zeros."""
+        numbers, (first, second) = graph.atomic_numbers, graph.pair_index
+        with torch.enable_grad():
+            length = distances.detach().requires_grad_()
+            energy = pair_energy(numbers[first], numbers[second], length, ranges)
+            (slope,) = torch.autograd.grad(energy.sum(), length)
+        by_vector = (slope / distances).unsqueeze(-1) * vectors
+        node_energy = layout.sum_of_edges(0.5 * energy.detach())
+        return Repelled(
+            node_energy=node_energy,
+            energy=layout.sum_of_structures(node_energy),
+            forces=-layout.forces_of_pairs(by_vector),
+            virial=layout.sum_of_structures(layout.sum_of_edges(0.5 * by_vector.unsqueeze(-1) * vectors.unsqueeze(-2))),
         )
 
 

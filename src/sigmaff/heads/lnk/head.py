@@ -22,8 +22,7 @@ from ase.data import chemical_symbols
 from torch import Tensor, nn
 
 from sigmaff.errors import SigmaffError
-from sigmaff.graph import AtomicGraph, Embedding
-from sigmaff.graph.ops import scatter_sum
+from sigmaff.graph import AtomicGraph, ElementGroups, Embedding, Layout
 from sigmaff.heads.base import EnergyDistribution, Head, HeadForceStdMethod, HeadSettings
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, RBF, StationaryKernel
@@ -224,7 +223,7 @@ class LNK(Head):
                 variance = variance + unseen
         return EnergyDistribution(
             node_mean=node_mean,
-            mean=scatter_sum(node_mean, graph.structure_index, graph.n_structures),
+            mean=graph.sum_of_structures(node_mean),
             variance=variance,
             unseen=unseen,
         )
@@ -235,7 +234,7 @@ class LNK(Head):
             return None
         features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
         basis = self.kernel.basis(features, elements)
-        explained = self._node_quadratic(self.kernel.deviations(basis, elements), elements, self._factors())
+        explained = self._node_quadratic(self.kernel.deviations(basis, elements), elements, graph.layout)
         variance = explained + self.kernel.node_residual(features, elements, basis)
         place = self._place(node_features, graph)
         return variance if place is None else variance + place.node_variance()
@@ -246,7 +245,9 @@ class LNK(Head):
 
     def _place(self, node_features: Tensor, graph: AtomicGraph) -> Place | None:
         """Of atoms among known surroundings, if those count."""
-        return None if self.unseen is None else self.unseen.again_at(*self._surroundings(node_features, graph))
+        if self.unseen is None:
+            return None
+        return self.unseen.again_at(*self._surroundings(node_features, graph), graph.layout)
 
     def energy_losses(self, distribution: EnergyDistribution, target: Tensor, n_train: int) -> Tensor:
         """Minus log-likelihood of energies, noise once per structure, plus KL(q(w) ‖ p(w)) shared by the n_train.
@@ -293,7 +294,7 @@ class LNK(Head):
         deviations = self._slope_factor() * deviations
         if self.unseen is not None and (waves := self._draws().waves) is not None:
             deviations = deviations + self.unseen.at(*self._surroundings(node_features, graph)).sampled(waves)
-        return scatter_sum(deviations, graph.structure_index, graph.n_structures).T
+        return graph.sum_of_structures(deviations).T
 
     def deviation_slopes(self, node_features: Tensor, graph: AtomicGraph) -> Tensor:
         """Of a linear kernel: the slope of the activation times the weights of the atom's element."""
@@ -329,7 +330,7 @@ class LNK(Head):
     def rows(self, node_features: Tensor, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
         """Σ_i φ_i of each structure, (n_structures, p), and the variance that it leaves out, (n_structures,)."""
         features, elements = self._learned(node_features), self.element_index[graph.atomic_numbers]
-        summed = scatter_sum(self.kernel.basis(features, elements), graph.structure_index, graph.n_structures)
+        summed = graph.sum_of_structures(self.kernel.basis(features, elements))
         residual = self.kernel.residual(features, elements, summed, graph)
         place = self._place(node_features, graph)
         return summed, residual if place is None else residual + place.variance(graph)
@@ -364,8 +365,8 @@ class LNK(Head):
     def _variance(self, features: Tensor, elements: Tensor, rows: Tensor, graph: AtomicGraph) -> Tensor:
         """Variance of the energy of each structure."""
         if self.covariance == "diagonal":
-            return scatter_sum(self._node_variance(features, rows, elements), graph.structure_index, graph.n_structures)
-        summed = self.kernel.whiten(scatter_sum(rows, graph.structure_index, graph.n_structures))
+            return graph.sum_of_structures(self._node_variance(features, rows, elements))
+        summed = self.kernel.whiten(graph.sum_of_structures(rows))
         explained = self.spread(summed).square().sum(-1)
         return explained + self.kernel.residual(features, elements, summed, graph)
 
@@ -375,15 +376,23 @@ class LNK(Head):
         explained = self.spread(basis).square().sum(-1)
         return explained + self.kernel.node_residual(features, elements, basis)
 
-    def _node_quadratic(self, basis: Tensor, elements: Tensor, factors: _Factors) -> Tensor:
+    def _node_quadratic(self, basis: Tensor, elements: Tensor, layout: Layout | None) -> Tensor:
         """φ_i·C Cᵀ·φ_i of each atom, φ centred. Prepared, it uses that φ vanishes but in the columns of its element."""
+        factors = self._factors()
         if factors.of_elements is None:
             return factors.energy.of_rows(basis).square().sum(-1)
-        result = basis.new_zeros(len(basis))
-        for element, (columns, factor) in enumerate(factors.of_elements):
-            atoms = (elements == element).nonzero().squeeze(-1)
-            result[atoms] = (basis[atoms][:, columns] @ factor).square().sum(-1)
-        return result
+        if self.kernel.n_elements == 1:
+            (columns, factor) = factors.of_elements[0]
+            return (basis[:, columns] @ factor).square().sum(-1) * self.kernel.one_hot[elements][:, 0]
+        groups = ElementGroups(elements, self.kernel.n_elements + 1, layout)
+        parts = []
+        for element, rows in zip(groups.present, groups.of(basis), strict=True):
+            if element == self.kernel.n_elements:
+                parts.append(torch.zeros_like(rows[:, 0]))
+            else:
+                columns, factor = factors.of_elements[element]
+                parts.append((rows[:, columns] @ factor).square().sum(-1))
+        return groups.joined(parts)
 
     def _prior_functions(self, features: Tensor, elements: Tensor) -> Tensor:
         """Draws of the stationary prior, (n_atoms, n_samples); elements have independent draws."""

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
-from sigmaff.graph.ops import scatter_sum
+from sigmaff.graph.ops import is_traced, scatter_sum
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.comparison import Compared, Comparison
 from sigmaff.heads.kernels import StationaryKernel, squared_distances
@@ -52,6 +52,7 @@ class Constants(NamedTuple):
     whitening: Tensor  # L⁻¹ with L Lᵀ = K_ZZ (m, m)
     mean_inducing: Tensor  # mean φ of the inducing points of each element (n_elements + 1, m)
     linear_scale: Tensor  # s_lin
+    has_centers: bool | None = None  # see ``LocalKernel.has_centers``; None: not looked at
 
 
 class LocalKernel(nn.Module):
@@ -90,7 +91,7 @@ class LocalKernel(nn.Module):
         self.composition_projector = nn.Buffer(projector.double(), persistent=centred) if linear else None
         self.centred = centred
         self.one_hot = nn.Buffer(torch.eye(n_elements + 1, dtype=torch.float64), persistent=False)
-        self.constants = Cached(self._compute_constants)
+        self.constants = Cached(self._compute_constants, self._prepare_constants)
 
     @torch.no_grad()
     def initialize(self, features: Tensor, elements: Tensor, structure_index: Tensor) -> None:
@@ -135,6 +136,10 @@ class LocalKernel(nn.Module):
     @property
     def has_centers(self) -> bool:
         """Whether the mean of each element is known; files of format 3 and older do not have it."""
+        known = self.constants().has_centers
+        return self._find_centers() if known is None else known
+
+    def _find_centers(self) -> bool:
         return self.centred and (self.linear_center is None or bool(self.linear_center.any()))
 
     def activated(self, features: Tensor) -> Tensor:
@@ -208,7 +213,7 @@ class LocalKernel(nn.Module):
 
     def node_residual(self, features: Tensor, elements: Tensor, basis: Tensor) -> Tensor:
         """k(h_i, h_i) − φ_i·φ_i, (n_atoms,)."""
-        residual = basis.new_zeros(len(basis))
+        residual = basis.new_zeros(basis.shape[0])
         if self.stationary is not None:
             prior = self.constants().variance * self.stationary.value(basis.new_zeros(()))
             residual = prior - basis[:, : self.n_inducing].square().sum(-1)
@@ -223,7 +228,7 @@ class LocalKernel(nn.Module):
             explained = summed_basis[:, : self.n_inducing].square().sum(-1)
             residual = self._pair_sum(features, elements, graph) - explained
         if self.has_unseen(elements):
-            unseen = scatter_sum(self.unseen_features(features, elements), graph.structure_index, graph.n_structures)
+            unseen = graph.sum_of_structures(self.unseen_features(features, elements))
             residual = residual + unseen.square().sum(-1)
         return residual
 
@@ -254,8 +259,8 @@ class LocalKernel(nn.Module):
         return residual
 
     def has_unseen(self, elements: Tensor) -> bool:
-        """Never in training."""
-        return not self.training and bool((elements == self.n_elements).any())
+        """Never in training, nor in compiled code."""
+        return not self.training and not is_traced(elements) and bool((elements == self.n_elements).any())
 
     def unseen_features(self, features: Tensor, elements: Tensor) -> Tensor:
         """Features of the linear part of atoms of unseen elements, to be weighed by w ~ N(0, 1), (n_atoms, n_linear).
@@ -263,7 +268,7 @@ class LocalKernel(nn.Module):
         Without a constant: that of an unseen element is its reference energy.
         """
         if not self.linear:
-            return features.new_zeros(len(features), 1)
+            return features.new_zeros(features.shape[0], 1)
         unseen = self.one_hot[elements][:, -1:]
         return unseen * self.constants().linear_scale * self._linear_features(features, elements)
 
@@ -320,6 +325,9 @@ class LocalKernel(nn.Module):
         """All that the constants follow from."""
         return [t for t in (*self._parameters.values(), *self._buffers.values()) if t is not None]
 
+    def _prepare_constants(self) -> Constants:
+        return self._compute_constants()._replace(has_centers=self._find_centers())
+
     def _compute_constants(self) -> Constants:
         inverse_length = torch.exp(-self.log_lengthscale)
         variance = torch.exp(2.0 * self.log_scale)
@@ -356,9 +364,8 @@ class LocalKernel(nn.Module):
         constants = self.constants()
         h = graph.pad((self.compared(features) - self.center) * constants.inverse_length)
         kind = graph.pad(self.one_hot[elements])  # zero where there is no atom
-        block = max(1, MAX_PAIRS // (h.shape[0] * h.shape[1]))
         total = features.new_zeros(graph.n_structures)
-        for rows, kind_of_rows in zip(h.split(block, dim=1), kind.split(block, dim=1), strict=True):
+        for rows, kind_of_rows in graph.row_blocks(h, kind, MAX_PAIRS):
             same = kind_of_rows @ kind.transpose(-1, -2)  # δ(e_i, e_j)
             total = total + (same * self.stationary.value(squared_distances(rows, h))).sum((-1, -2))
         return constants.variance * total

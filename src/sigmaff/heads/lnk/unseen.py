@@ -24,7 +24,7 @@ energy of a structure gets the sum over its atoms. Two atoms of one element in l
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -33,7 +33,7 @@ import torch
 from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
-from sigmaff.graph import AtomicGraph
+from sigmaff.graph import AtomicGraph, ElementGroups, Layout
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, squared_distances
 from sigmaff.heads.lnk.inducing import farthest_points
@@ -130,12 +130,14 @@ class UnseenSurroundings(nn.Module):
             finally:
                 self._keeps, self._kept = False, None
 
-    def at(self, surroundings: Tensor, elements: Tensor) -> "Place":
+    def at(self, surroundings: Tensor, elements: Tensor, layout: Layout | None = None) -> "Place":
         """Where atoms with these surroundings (n_atoms, d) stand, differentiable in the surroundings."""
-        return Place(self._known(), self.prior, surroundings, elements)
+        return Place(self._known(), self.prior, surroundings, elements, layout)
 
-    def again_at(self, surroundings: Tensor, elements: Tensor) -> "Place":
+    def again_at(self, surroundings: Tensor, elements: Tensor, layout: Layout | None = None) -> "Place":
         """The same, not differentiable: variances and slopes of one prediction look at the same atoms."""
+        if layout is not None:  # the compiler finds what is computed twice
+            return self.at(surroundings, elements, layout)
         if self._kept is not None and self._kept.is_of(surroundings, elements):
             return self._kept
         place = self.at(surroundings, elements)
@@ -181,26 +183,6 @@ class Known(NamedTuple):
         return squares.reciprocal().square().square(), squares
 
 
-class Groups:
-    """Atoms by element: what is done with each element is done with its own atoms."""
-
-    def __init__(self, elements: Tensor, n_elements: int) -> None:
-        counts = list(map(int, torch.bincount(elements, minlength=n_elements)))  # tolist fails under torch.func in 2.6
-        self.present = [element for element, count in enumerate(counts) if count > 0]
-        self._counts = [count for count in counts if count > 0]
-        self._order = elements.argsort()
-        self._place = self._order.argsort()
-
-    def of(self, values: Tensor) -> tuple[Tensor, ...]:
-        """(..., n_atoms, d) -> (..., m, d) for each element that is present."""
-        return values.index_select(-2, self._order).split(self._counts, dim=-2)
-
-    def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """The inverse, of (..., m, d) or (m,)."""
-        dim = -min(2, parts[0].ndim)
-        return torch.cat(list(parts), dim=dim).index_select(dim, self._place)
-
-
 class Place:
     """Where atoms stand among the known surroundings, in units of the reach, and what is unknown there.
 
@@ -209,12 +191,15 @@ class Place:
         prior: s.
         surroundings: (n_atoms, d); draws are differentiable in them.
         elements: (n_atoms,).
+        layout: of the atoms, in compiled code.
     """
 
-    def __init__(self, known: "list[Known]", prior: Tensor, surroundings: Tensor, elements: Tensor) -> None:
+    def __init__(
+        self, known: "list[Known]", prior: Tensor, surroundings: Tensor, elements: Tensor, layout: Layout | None = None
+    ) -> None:
         self.prior, self.elements, self.n_elements = prior, elements, len(known)
         self._surroundings, self._version = surroundings, surroundings._version
-        self.groups = groups = Groups(elements, len(known))
+        self.groups = groups = ElementGroups(elements, len(known), layout)
         self.known = [known[element] for element in groups.present]
         parts = groups.of(surroundings)
         self._parts = [(x - one.mean) @ one.whitening for x, one in zip(parts, self.known, strict=True)]
@@ -249,9 +234,7 @@ class Place:
         """Of Σ_i f_i of each structure, (n_structures,)."""
         scaled, weights = graph.pad_each(self.coordinates / LENGTH, self._by_element(self.amplitude))
         total = scaled.new_zeros(graph.n_structures)
-        block = max(1, MAX_PAIRS // (scaled.shape[0] * scaled.shape[1]))
-        parts = zip(scaled.split(block, dim=1), weights.split(block, dim=1), strict=True)
-        for rows, weights_of_rows in parts:
+        for rows, weights_of_rows in graph.row_blocks(scaled, weights, MAX_PAIRS):
             same = weights_of_rows @ weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
             total = total + (same * MATERN52.value(squared_distances(rows, scaled))).sum((-1, -2))
         return self.prior.square() * total
@@ -300,7 +283,7 @@ class Place:
 
     def _by_element(self, values: Tensor) -> Tensor:
         """Values (n_atoms,) in the column of the element of each atom, (n_atoms, n_elements)."""
-        zeros = values.new_zeros(len(values), self.n_elements)
+        zeros = values.new_zeros(values.shape[0], self.n_elements)
         return zeros.scatter(1, self.elements.unsqueeze(-1), values.unsqueeze(-1))
 
 

@@ -1,0 +1,98 @@
+"""Functions of distance as tables, for prediction: quintic splines with the values and first two derivatives at knots.
+
+A spline is a polynomial of degree five between two knots, which values, slopes and curvatures there determine. So it is
+twice continuously differentiable, and its value at a distance needs six rows of the table. The slopes that it gives are
+its own: forces are derivatives of the energy to rounding, whatever the error of the table is.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from sigmaff.errors import ConfigError
+from sigmaff.graph.neighbors import MIN_DISTANCE
+from sigmaff.graph.ops import kept
+
+TOLERANCE = 1e-7
+"""Largest error of values and of slopes, each in units of the largest of its kind."""
+MAX_INTERVALS = 4096
+START = 0.5 * MIN_DISTANCE
+"""Å. Structures with shorter distances are refused; functions may diverge at 0."""
+
+# Rows: polynomials in t of the value, slope and curvature at the lower knot, then of those at the upper one.
+_HERMITE = (
+    (1.0, 0.0, 0.0, -10.0, 15.0, -6.0),
+    (0.0, 1.0, 0.0, -6.0, 8.0, -3.0),
+    (0.0, 0.0, 0.5, -1.5, 1.5, -0.5),
+    (0.0, 0.0, 0.0, 10.0, -15.0, 6.0),
+    (0.0, 0.0, 0.0, -4.0, 7.0, -3.0),
+    (0.0, 0.0, 0.0, 0.5, -1.0, 0.5),
+)
+
+
+class RadialTable(nn.Module):
+    """Many functions of distance, from ``START`` to the cutoff. Beyond the cutoff they keep their last values.
+
+    The number of intervals is doubled until the error, measured between knots, is below ``TOLERANCE``.
+    """
+
+    def __init__(self, functions: Callable[[Tensor], Tensor], cutoff: float, dtype: torch.dtype) -> None:
+        """functions: float64 (n,) Å -> (n, width), differentiable in forward mode; dtype: of the table."""
+        super().__init__()
+        self.cutoff, self.n_intervals, self.error = cutoff, 128, torch.inf
+        while self.error > TOLERANCE:
+            self.n_intervals *= 2
+            if self.n_intervals > MAX_INTERVALS:
+                raise ConfigError(f"a table of radial functions has an error of {self.error:.1e}; they are not smooth")
+            self._tabulate(functions)
+        self.rows = nn.Buffer(self.rows.to(dtype), persistent=False)
+
+    @property
+    def spacing(self) -> float:
+        return (self.cutoff - START) / self.n_intervals
+
+    @torch.no_grad()
+    def _tabulate(self, functions: Callable[[Tensor], Tensor]) -> None:
+        knots = torch.linspace(START, self.cutoff, self.n_intervals + 1, dtype=torch.float64)
+        derivatives = [part * self.spacing**order for order, part in enumerate(_derivatives(functions, knots))]
+        self.rows = nn.Buffer(torch.stack(derivatives, dim=1).flatten(0, 1), persistent=False)
+        between = knots[:-1] + self.spacing * torch.linspace(0.1, 0.9, 5, dtype=torch.float64).unsqueeze(-1)
+        truth, found = _derivatives(functions, between.flatten())[:2], self.with_slopes(between.flatten())
+        self.error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, truth, strict=True))
+
+    def forward(self, distance: Tensor) -> Tensor:
+        """(n,) -> (n, width), differentiable once."""
+        values, slopes = self.with_slopes(distance.detach())
+        return values + slopes * (distance - distance.detach()).unsqueeze(-1)
+
+    def with_slopes(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and derivatives by distance, (n, width) each."""
+        place = ((distance.double() - START) / self.spacing).clamp(0.0, self.n_intervals)
+        interval = place.floor().clamp(max=self.n_intervals - 1)
+        inside, row = (place - interval).to(self.rows.dtype), 3 * interval.long()
+        rows = [self.rows[row + number] for number in range(6)]
+        values = sum(_polynomial(c, inside).unsqueeze(-1) * part for c, part in zip(_HERMITE, rows, strict=True))
+        rising = [tuple(power * c for power, c in enumerate(row))[1:] for row in _HERMITE]
+        slopes = sum(_polynomial(c, inside).unsqueeze(-1) * part for c, part in zip(rising, rows, strict=True))
+        assert isinstance(values, Tensor)
+        assert isinstance(slopes, Tensor)
+        within = (distance <= self.cutoff).to(slopes.dtype).unsqueeze(-1)
+        return kept(values), kept(slopes * (within / self.spacing))
+
+
+def _polynomial(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
+    total = torch.full_like(t, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = total * t + coefficient
+    return total
+
+
+def _derivatives(functions: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, slopes and curvatures, (n, width) each."""
+
+    def slopes(x: Tensor) -> Tensor:
+        return torch.func.jvp(functions, (x,), (torch.ones_like(x),))[1]
+
+    rising, bending = torch.func.jvp(slopes, (at,), (torch.ones_like(at),))
+    return functions(at), rising, bending

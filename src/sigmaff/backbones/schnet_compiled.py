@@ -1,0 +1,86 @@
+"""SchNet's embeddings and derivatives for compiled code: the mathematics of ``schnet_response``, laid out in slots.
+
+Sums over neighbours run over the first axis of gathered arrays (``Layout``): the compiler makes one loop of gathering,
+multiplying and summing, and stores no array of edges and features.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from sigmaff.backbones.linear_response import LinearResponse
+from sigmaff.graph import AtomicGraph
+
+if TYPE_CHECKING:
+    from sigmaff.backbones.schnet import SchNet
+
+
+class CompiledSchNetResponse(LinearResponse):
+    """Of a network without dropout, of its last embedding, on a graph with a layout."""
+
+    def __init__(self, network: "SchNet", graph: AtomicGraph) -> None:
+        assert graph.layout is not None
+        self.network, self.layout = network, graph.layout
+        vectors = graph.pair_vectors()
+        distance = vectors.norm(dim=-1)
+        self.unit_vectors = vectors / distance.unsqueeze(-1)
+        self.filters, self.filter_slopes = network.filters.with_slopes(distance)
+        self.filled = self.layout.side.abs().to(vectors.dtype).unsqueeze(-1)
+        self.messages: list[Tensor] = []
+        self.activation_slopes: list[Tensor] = []
+        features = network.elements(graph.atomic_numbers)
+        for number, interaction in enumerate(network.steps):
+            message = interaction.message(features)
+            updated = interaction.update(self._neighbor_sum(message.unsqueeze(1), number).squeeze(1))
+            features = features + interaction.sent(updated)
+            self.messages.append(message)
+            self.activation_slopes.append(torch.sigmoid(updated).unsqueeze(1))
+        self._embeddings = network.output(features)
+
+    @property
+    def embeddings(self) -> Tensor:
+        return self._embeddings
+
+    @property
+    def n_at_once(self) -> int:
+        raise TypeError("compiled code computes all derivatives at once")
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        by_distance = self._by_distance(cotangents.to(self._embeddings.dtype))
+        by_vector = (by_distance.T.unsqueeze(-1) * self.unit_vectors.unsqueeze(1)).double()  # (n_pairs, k, 3)
+        return self.layout.forces_of_pairs(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        raise TypeError("compiled code has no forward derivatives")
+
+    def _by_distance(self, cotangents: Tensor) -> Tensor:
+        """∂E/∂d of each pair, (k, n_pairs)."""
+        gradient = _mapped(cotangents.transpose(0, 1), self.network.output.weight)
+        by_slot: Tensor | float = 0.0
+        for number in reversed(range(len(self.messages))):
+            interaction = self.network.steps[number]
+            by_update = _mapped(gradient, interaction.output.weight) * self.activation_slopes[number]
+            by_sum = _mapped(by_update, interaction.update.weight)
+            by_slot = self._by_slot(by_sum, number) + by_slot
+            if number > 0:
+                gradient = gradient + _mapped(self._neighbor_sum(by_sum, number), interaction.message.weight)
+        assert isinstance(by_slot, Tensor)
+        return by_slot.transpose(0, 1).flatten(1)[:, self.layout.slot].sum(-1)
+
+    def _by_slot(self, by_sum: Tensor, number: int) -> Tensor:
+        """∂E/∂d of each edge by one interaction, (n_slots, k, n_atoms), for by_sum (n_atoms, k, n_filters)."""
+        sent = self.messages[number][self.layout.neighbor] * self.filter_slopes[number][self.layout.pair]
+        if by_sum.shape[1] == 1:
+            return (by_sum.squeeze(1) * sent).sum(-1).unsqueeze(1)
+        return (by_sum @ sent.permute(1, 2, 0)).permute(2, 1, 0)
+
+    def _neighbor_sum(self, values: Tensor, number: int) -> Tensor:
+        """Σ_j v_j ∘ W_ij of values (n_atoms, k, n_filters)."""
+        weights = self.filters[number][self.layout.pair] * self.filled
+        return (values[self.layout.neighbor] * weights.unsqueeze(2)).sum(0)
+
+
+def _mapped(values: Tensor, matrix: Tensor) -> Tensor:
+    """(n, k, d) times (d, d'), as one product."""
+    return (values.flatten(0, 1) @ matrix).unflatten(0, values.shape[:2])
