@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
-from sigmaff.backbones.linear_response import AutomaticResponse, CompiledResponse, LinearResponse
+from sigmaff.backbones.linear_response import AutomaticResponse, CompiledAutomaticResponse, LinearResponse
 from sigmaff.config import Settings
 from sigmaff.graph import AtomicGraph, Embedding
 
@@ -31,6 +31,8 @@ class Backbone(nn.Module, ABC):
 
     Config: ClassVar[type[BackboneSettings]]
     max_atomic_number: int = len(chemical_symbols) - 1
+    compiles_samples: bool = False
+    """Whether compiled code can differentiate many functions of its embeddings at once."""
     hidden_layers: tuple[int, ...] = ()
     """Lengths of the invariant features of an atom after each step, which ``all_layers`` gives."""
 
@@ -61,7 +63,7 @@ class Backbone(nn.Module, ABC):
         all_layers: with those of hidden layers, as ``all_layers`` gives them.
         """
         embed = self.all_layers if all_layers else self
-        return AutomaticResponse(embed, graph) if graph.layout is None else CompiledResponse(embed, graph)
+        return AutomaticResponse(embed, graph) if graph.layout is None else CompiledAutomaticResponse(embed, graph)
 
     def tabulate(self) -> float:
         """Replace functions of distance by tables, for prediction: from then on it cannot be trained.

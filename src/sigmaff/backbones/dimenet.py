@@ -1,6 +1,7 @@
 """DimeNet++: messages between edges depend on their angle (Gasteiger et al., arXiv:2011.14115, 2020)."""
 
 import math
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone, BackboneSettings
+from sigmaff.backbones.radial_table import RadialTable
 from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.neighbors import MIN_DISTANCE
@@ -73,6 +75,9 @@ class DimeNetPP(Backbone):
     def prepare(self, graph: AtomicGraph) -> AtomicGraph:
         return graph.with_incoming()
 
+    def tabulate(self) -> float:
+        return self.filters.tabulate()
+
     def forward(self, graph: AtomicGraph) -> Tensor:
         vectors = graph.pair_vectors()
         distance = vectors.norm(dim=-1)
@@ -135,6 +140,7 @@ class PairFilters(nn.Module):
         n, hidden, basis, radial = config.n_blocks, config.n_hidden, config.n_basis, config.n_radial
         self.cutoff = config.cutoff
         self.exponent = config.envelope_exponent
+        self.table: RadialTable | None = None
         self.radial_basis = RadialBasis(radial)
         self.spherical_basis = SphericalBasis(config.n_spherical, radial)
         self.radial_first = _stacked(n, radial, basis)
@@ -148,12 +154,32 @@ class PairFilters(nn.Module):
         Returns the radial basis (n_pairs, n_radial), radial filters (n_blocks, n_pairs, n_hidden), angular filters
         (n_blocks, n_pairs, n_spherical, n_basis) and output filters (n_blocks + 1, n_pairs, n_hidden).
         """
-        x = (distance / self.cutoff).clamp(max=1.0)
-        decay = envelope(x, self.exponent)
-        basis, spherical = self.radial_basis(x, decay), self.spherical_basis(x, decay)
+        basis, spherical = self._bases(distance)
         radial = basis @ (self.radial_first @ self.radial_second)
         angular = torch.einsum("pln,tlnb->tplb", spherical, self.angular.unflatten(1, spherical.shape[1:]))
         return basis, radial, angular.contiguous(), basis @ self.output
+
+
+    def _bases(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """(n_pairs, n_radial) and (n_pairs, n_spherical, n_radial)."""
+        if self.table is not None:
+            n_spherical, n_radial = self.spherical_basis.shape
+            basis, spherical = self.table(distance).split([n_radial, n_spherical * n_radial], dim=-1)
+            return basis, spherical.unflatten(-1, (n_spherical, n_radial))
+        x = (distance / self.cutoff).clamp(max=1.0)
+        decay = envelope(x, self.exponent)
+        return self.radial_basis(x, decay), self.spherical_basis(x, decay)
+
+    def tabulate(self) -> float:
+        """Replace both bases by a table, for prediction; return its error."""
+        exact = deepcopy(self).double()
+
+        def bases(distance: Tensor) -> Tensor:
+            basis, spherical = exact._bases(distance)
+            return torch.cat([basis, spherical.flatten(1)], dim=-1)
+
+        self.table = RadialTable(bases, self.cutoff, self.output.dtype)
+        return self.table.error
 
 
 class EdgeEmbedding(nn.Module):

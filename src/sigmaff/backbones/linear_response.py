@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
+from sigmaff.graph.ops import kept
 
 MAX_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
@@ -123,7 +124,30 @@ class AutomaticResponse(LinearResponse):
 
 
 class CompiledResponse(LinearResponse):
-    """By automatic differentiation with respect to the vectors of pairs, for compiled code.
+    """For compiled code: derivatives by the vectors of pairs, all at once, on a graph with a layout."""
+
+    def __init__(self, graph: AtomicGraph) -> None:
+        assert graph.layout is not None
+        self.layout = graph.layout
+
+    @abstractmethod
+    def by_vectors(self, cotangents: Tensor) -> Tensor:
+        """Derivatives of functions by the vectors of pairs, (n_pairs, k, 3); cotangents as of ``pull_back``."""
+
+    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+        by_vector = kept(self.by_vectors(cotangents))
+        return self.layout.sum_by_side(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
+
+    @property
+    def n_at_once(self) -> int:
+        raise TypeError("compiled code computes all derivatives at once")
+
+    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
+        raise TypeError("compiled code has no forward derivatives")
+
+
+class CompiledAutomaticResponse(CompiledResponse):
+    """By automatic differentiation, of one function: torch cannot batch its derivatives and leave lengths open.
 
     Arguments:
         embed: the backbone.
@@ -131,30 +155,40 @@ class CompiledResponse(LinearResponse):
     """
 
     def __init__(self, embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> None:
-        assert graph.layout is not None
-        self._layout = graph.layout
-        with torch.enable_grad():
-            self._vectors = graph.pair_vectors().detach().requires_grad_()
-            self._recorded = embed(replace(graph, vectors=self._vectors))
+        super().__init__(graph)
+        self._embeddings, self._pull = torch.func.vjp(
+            lambda vectors: embed(replace(graph, vectors=vectors)), graph.pair_vectors()
+        )
 
     @property
     def embeddings(self) -> Tensor:
-        return self._recorded.detach()
+        return self._embeddings
+
+    def by_vectors(self, cotangents: Tensor) -> Tensor:
+        (given,) = cotangents.to(self._embeddings.dtype)
+        return self._pull(given)[0].unsqueeze(1)
+
+
+class CompiledJoinedResponse(CompiledResponse):
+    """Of two descriptions of atoms side by side: embeddings in the precision of the second, slopes in the first's."""
+
+    def __init__(self, first: CompiledResponse, second: CompiledResponse, graph: AtomicGraph) -> None:
+        super().__init__(graph)
+        self._first, self._second = first, second
 
     @property
-    def n_at_once(self) -> int:
-        raise TypeError("compiled code computes all derivatives at once")
+    def embeddings(self) -> Tensor:
+        second = self._second.embeddings
+        return torch.cat([self._first.embeddings.to(second.dtype), second], dim=-1)
 
-    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
-        given, batched = cotangents.to(self._recorded.dtype), len(cotangents) > 1
-        slopes = torch.autograd.grad(
-            self._recorded, self._vectors, given if batched else given[0], is_grads_batched=batched
-        )[0]
-        by_vector = slopes.reshape(len(cotangents), *self._vectors.shape).transpose(0, 1).double()
-        return self._layout.forces_of_pairs(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
+    @property
+    def learned(self) -> LinearResponse:
+        return self._first
 
-    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
-        raise TypeError("compiled code has no forward derivatives")
+    def by_vectors(self, cotangents: Tensor) -> Tensor:
+        n_first = self._first.embeddings.shape[-1]
+        first = self._first.by_vectors(cotangents[..., :n_first])
+        return first + self._second.by_vectors(cotangents[..., n_first:]).to(first.dtype)
 
 
 class PlainResponse(AutomaticResponse):

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone, BackboneSettings
+from sigmaff.backbones.radial_table import RadialTable
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.neighbors import MIN_DISTANCE
@@ -63,7 +65,7 @@ class NequIP(Backbone):
             inputs = layers[-1].outputs if layers else (SCALAR,)
             layers.append(Layer(config, inputs, len(elements), mean_neighbors, last=number == config.n_layers))
         self.layers = nn.ModuleList(layers)
-        self.radial = RadialNetwork(config, [layer.n_weights for layer in layers])
+        self.radial: RadialNetwork | TabulatedRadial = RadialNetwork(config, [layer.n_weights for layer in layers])
         self.output = nn.Parameter(torch.randn(config.n_features, self.embedding.n_features))
 
     def forward(self, graph: AtomicGraph) -> Tensor:
@@ -72,6 +74,11 @@ class NequIP(Backbone):
     def all_layers(self, graph: AtomicGraph) -> Tensor:
         scalars = self._scalars(graph)
         return torch.cat([self._embeddings(scalars[-1]), *scalars], dim=-1)
+
+    def tabulate(self) -> float:
+        assert isinstance(self.radial, RadialNetwork)
+        self.radial = TabulatedRadial(self.radial)
+        return self.radial.table.error
 
     def _embeddings(self, scalars: Tensor) -> Tensor:
         return scalars @ self.output / math.sqrt(self.config.n_features)
@@ -118,6 +125,21 @@ class RadialNetwork(nn.Module):
         hidden = hidden.view(-1, n_layers, width).transpose(0, 1) * (SILU / math.sqrt(width))
         layers = [self.dropout(functional.silu(part)) for part in (hidden @ self.hidden).unbind()]
         return [part @ w[:, :n] for part, w, n in zip(layers, self.outputs, self.n_used, strict=True)]
+
+
+class TabulatedRadial(nn.Module):
+    """The same weights from a table, for prediction."""
+
+    def __init__(self, network: RadialNetwork) -> None:
+        super().__init__()
+        exact = deepcopy(network).double().eval()
+        self.n_used = network.n_used
+        self.table = RadialTable(
+            lambda distance: torch.cat(exact(distance.unsqueeze(-1)), dim=-1), network.cutoff, network.input.dtype
+        )
+
+    def forward(self, distance: Tensor) -> list[Tensor]:
+        return list(self.table(distance.squeeze(-1)).split(self.n_used, dim=-1))
 
 
 class Layer(nn.Module):

@@ -17,6 +17,8 @@ from sigmaff.graph.ops import kept
 TOLERANCE = 1e-7
 """Largest error of values and of slopes, each in units of the largest of its kind."""
 MAX_INTERVALS = 4096
+STEP = 5e-4
+"""Å, between slopes whose differences are curvatures."""
 START = 0.5 * MIN_DISTANCE
 """Å. Structures with shorter distances are refused; functions may diverge at 0."""
 
@@ -29,6 +31,9 @@ _HERMITE = (
     (0.0, 0.0, 0.0, -4.0, 7.0, -3.0),
     (0.0, 0.0, 0.0, 0.5, -1.0, 0.5),
 )
+
+
+_SLOPES = tuple(tuple(power * c for power, c in enumerate(row))[1:] for row in _HERMITE)
 
 
 class RadialTable(nn.Module):
@@ -71,14 +76,19 @@ class RadialTable(nn.Module):
         place = ((distance.double() - START) / self.spacing).clamp(0.0, self.n_intervals)
         interval = place.floor().clamp(max=self.n_intervals - 1)
         inside, row = (place - interval).to(self.rows.dtype), 3 * interval.long()
+        within = (distance <= self.cutoff).to(self.rows.dtype) / self.spacing
+        weights = kept(torch.stack([_polynomial(c, inside) for c in _HERMITE]))
+        rising = kept(torch.stack([_polynomial(c, inside) * within for c in _SLOPES]))
         rows = [self.rows[row + number] for number in range(6)]
-        values = sum(_polynomial(c, inside).unsqueeze(-1) * part for c, part in zip(_HERMITE, rows, strict=True))
-        rising = [tuple(power * c for power, c in enumerate(row))[1:] for row in _HERMITE]
-        slopes = sum(_polynomial(c, inside).unsqueeze(-1) * part for c, part in zip(rising, rows, strict=True))
-        assert isinstance(values, Tensor)
-        assert isinstance(slopes, Tensor)
-        within = (distance <= self.cutoff).to(slopes.dtype).unsqueeze(-1)
-        return kept(values), kept(slopes * (within / self.spacing))
+        return kept(_weighed(weights, rows)), kept(_weighed(rising, rows))
+
+
+def _weighed(weights: Tensor, rows: list[Tensor]) -> Tensor:
+    """Σ_k w_k r_k, of weights (6, n) and six rows (n, width)."""
+    total = weights[0].unsqueeze(-1) * rows[0]
+    for weight, row in zip(weights[1:], rows[1:], strict=True):
+        total = torch.addcmul(total, weight.unsqueeze(-1), row)
+    return total
 
 
 def _polynomial(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
@@ -89,10 +99,13 @@ def _polynomial(coefficients: tuple[float, ...], t: Tensor) -> Tensor:
 
 
 def _derivatives(functions: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, slopes and curvatures, (n, width) each."""
+    """Values, slopes and curvatures, (n, width) each.
+
+    Curvatures are differences of slopes, of fourth order: torch has no second forward derivative of some activations.
+    """
 
     def slopes(x: Tensor) -> Tensor:
         return torch.func.jvp(functions, (x,), (torch.ones_like(x),))[1]
 
-    rising, bending = torch.func.jvp(slopes, (at,), (torch.ones_like(at),))
-    return functions(at), rising, bending
+    near, far = (slopes(at + k * STEP) - slopes(at - k * STEP) for k in (1, 2))
+    return functions(at), slopes(at), (8.0 * near - far) / (12.0 * STEP)

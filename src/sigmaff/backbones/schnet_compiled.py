@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from sigmaff.backbones.linear_response import LinearResponse
+from sigmaff.backbones.linear_response import CompiledResponse
 from sigmaff.graph import AtomicGraph
+from sigmaff.graph.ops import kept
 
 if TYPE_CHECKING:
     from sigmaff.backbones.schnet import SchNet
 
 
-class CompiledSchNetResponse(LinearResponse):
+class CompiledSchNetResponse(CompiledResponse):
     """Of a network without dropout, of its last embedding, on a graph with a layout."""
 
     def __init__(self, network: "SchNet", graph: AtomicGraph) -> None:
-        assert graph.layout is not None
-        self.network, self.layout = network, graph.layout
+        super().__init__(graph)
+        self.network = network
         vectors = graph.pair_vectors()
         distance = vectors.norm(dim=-1)
         self.unit_vectors = vectors / distance.unsqueeze(-1)
@@ -42,17 +43,9 @@ class CompiledSchNetResponse(LinearResponse):
     def embeddings(self) -> Tensor:
         return self._embeddings
 
-    @property
-    def n_at_once(self) -> int:
-        raise TypeError("compiled code computes all derivatives at once")
-
-    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+    def by_vectors(self, cotangents: Tensor) -> Tensor:
         by_distance = self._by_distance(cotangents.to(self._embeddings.dtype))
-        by_vector = (by_distance.T.unsqueeze(-1) * self.unit_vectors.unsqueeze(1)).double()  # (n_pairs, k, 3)
-        return self.layout.forces_of_pairs(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
-
-    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
-        raise TypeError("compiled code has no forward derivatives")
+        return by_distance.T.unsqueeze(-1) * self.unit_vectors.unsqueeze(1)
 
     def _by_distance(self, cotangents: Tensor) -> Tensor:
         """∂E/∂d of each pair, (k, n_pairs)."""
@@ -66,7 +59,7 @@ class CompiledSchNetResponse(LinearResponse):
             if number > 0:
                 gradient = gradient + _mapped(self._neighbor_sum(by_sum, number), interaction.message.weight)
         assert isinstance(by_slot, Tensor)
-        return by_slot.transpose(0, 1).flatten(1)[:, self.layout.slot].sum(-1)
+        return kept(by_slot.transpose(0, 1).flatten(1))[:, self.layout.slot].sum(-1)
 
     def _by_slot(self, by_sum: Tensor, number: int) -> Tensor:
         """∂E/∂d of each edge by one interaction, (n_slots, k, n_atoms), for by_sum (n_atoms, k, n_filters)."""

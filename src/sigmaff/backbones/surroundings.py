@@ -14,8 +14,8 @@ import torch
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
-from sigmaff.backbones.linear_response import MAX_ELEMENTS, LinearResponse
-from sigmaff.graph import AtomicGraph, Layout
+from sigmaff.backbones.linear_response import MAX_ELEMENTS, CompiledResponse, LinearResponse
+from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import cosine_cutoff, gaussian_basis, kept, scatter_sum
 
 CUTOFF = 5.0
@@ -63,17 +63,22 @@ class Surroundings(nn.Module):
         kind = self.kinds[graph.atomic_numbers]
         return graph.pair_index * self.n_kinds + kind[graph.pair_index.flip(0)]
 
+    def compiled_response(self, graph: AtomicGraph) -> CompiledResponse:
+        return _CompiledResponse(self, graph)
+
     def linear_response(self, graph: AtomicGraph) -> LinearResponse:
-        return _Response(self, graph) if graph.layout is None else _CompiledResponse(self, graph, graph.layout)
+        return _Response(self, graph)
 
 
-class _CompiledResponse(LinearResponse):
+class _CompiledResponse(CompiledResponse):
     """Of all pairs, for compiled code: those beyond the cutoff count as nothing."""
 
-    def __init__(self, surroundings: Surroundings, graph: AtomicGraph, layout: Layout) -> None:
+    def __init__(self, surroundings: Surroundings, graph: AtomicGraph) -> None:
+        super().__init__(graph)
+        layout = self.layout
         vectors = replace(graph, dtype=torch.float64).pair_vectors()
         distance = vectors.norm(dim=-1)
-        self._layout, self._units = layout, vectors / distance.unsqueeze(-1)
+        self._units = vectors / distance.unsqueeze(-1)
         near = (distance < surroundings.cutoff).to(distance.dtype).unsqueeze(-1)
         basis, slopes = surroundings.basis_with_slopes(distance)
         self._slopes = kept(slopes * near)
@@ -88,19 +93,11 @@ class _CompiledResponse(LinearResponse):
     def embeddings(self) -> Tensor:
         return self._embeddings
 
-    @property
-    def n_at_once(self) -> int:
-        raise TypeError("compiled code computes all derivatives at once")
-
-    def pull_back(self, cotangents: Tensor) -> tuple[Tensor, Tensor]:
+    def by_vectors(self, cotangents: Tensor) -> Tensor:
         by_place = cotangents.reshape(len(cotangents), -1, N_RADIAL)
         both = by_place[:, self._places[0]] + by_place[:, self._places[1]]
-        by_distance = (both * self._slopes).sum(-1).T  # (n_pairs, k)
-        by_vector = by_distance.unsqueeze(-1) * self._units.unsqueeze(1)
-        return self._layout.forces_of_pairs(by_vector).transpose(0, 1), by_vector.transpose(0, 1)
-
-    def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
-        raise TypeError("compiled code has no forward derivatives")
+        by_distance = (both * self._slopes.to(both.dtype)).sum(-1).T  # (n_pairs, k)
+        return by_distance.unsqueeze(-1) * self._units.unsqueeze(1).to(both.dtype)
 
 
 class _Response(LinearResponse):

@@ -93,6 +93,8 @@ class AtomicGraph:
         """
         if self.incoming is not None:
             return self
+        if self.layout is not None:
+            return replace(self, incoming=self.layout.incoming(self.pair_index.shape[1]))
         end = self.pair_index.T.flatten()
         order = torch.argsort(end, stable=True)
         end = end[order]

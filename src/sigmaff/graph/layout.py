@@ -63,6 +63,11 @@ class Layout:
         given: dict[str, Any] = dict(zip(names, tensors, strict=True))
         return cls(**given)
 
+    def incoming(self, n_pairs: int) -> Tensor:
+        """Edges that end at each atom, as ``AtomicGraph.with_incoming`` numbers them, (n_atoms, n_slots)."""
+        edge = 2 * self.pair + (self.side > 0)
+        return torch.where(self.side == 0, 2 * n_pairs, edge).T
+
     def sum_of_structures(self, values: Tensor) -> Tensor:
         """Sum over the atoms of each structure: (n_atoms, ...) -> (n_structures, ...)."""
         mask = self.is_member.view(*self.is_member.shape, *[1] * (values.ndim - 1)).to(values.dtype)
@@ -77,10 +82,10 @@ class Layout:
         mask = self.side.abs().view(*self.side.shape, *[1] * (values.ndim - 1)).to(values.dtype)
         return (values[self.pair] * mask).sum(0)
 
-    def forces_of_pairs(self, by_vector: Tensor) -> Tensor:
-        """Derivatives by positions from those by the vectors of pairs: (n_pairs, ...) -> (n_atoms, ...)."""
-        side = self.side.view(*self.side.shape, *[1] * (by_vector.ndim - 1)).to(by_vector.dtype)
-        return (by_vector[self.pair] * side).sum(0)
+    def sum_by_side(self, values: Tensor) -> Tensor:
+        """The same, less what belongs to pairs whose first atom it is: derivatives by positions from those by vectors."""
+        side = self.side.view(*self.side.shape, *[1] * (values.ndim - 1)).to(values.dtype)
+        return (values[self.pair] * side).sum(0)
 
 
 def _slots(pair_index: IndexArray, n_atoms: int) -> dict[str, npt.NDArray[Any]]:

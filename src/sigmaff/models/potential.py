@@ -8,7 +8,12 @@ from pydantic import Field
 from torch import Tensor
 
 from sigmaff.backbones import Backbone, BackboneConfig, Host, SchNetConfig, Surroundings, build_backbone
-from sigmaff.backbones.linear_response import JoinedResponse, LinearResponse
+from sigmaff.backbones.linear_response import (
+    CompiledJoinedResponse,
+    CompiledResponse,
+    JoinedResponse,
+    LinearResponse,
+)
 from sigmaff.config import Settings
 from sigmaff.data import DatasetStatistics
 from sigmaff.data.elements import unknown_element
@@ -18,6 +23,7 @@ from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConf
 from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
+from sigmaff.models.program import Program
 from sigmaff.models.repulsion import Repelled, Repulsion
 
 
@@ -64,6 +70,7 @@ class Potential(Model):
         self._references = _reference_table(statistics)
         shortest = statistics.shortest_distances
         self.repulsion = Repulsion(shortest) if config.repulsion and shortest is not None else None
+        self.program: Program | None = None  # compiled; computes what it has a part for
         self._anchor: Tensor
         self.register_buffer("_anchor", torch.zeros(()), persistent=False)  # has the network's precision and device
 
@@ -157,6 +164,8 @@ class Potential(Model):
         response = self.backbone.linear_response(graph, all_layers=self.config.head.wants_layers)
         if self.surroundings is None:
             return response
+        if isinstance(response, CompiledResponse):
+            return CompiledJoinedResponse(response, self.surroundings.compiled_response(graph), graph)
         return JoinedResponse(response, self.surroundings.linear_response(graph))
 
     def energies(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution:
@@ -200,6 +209,10 @@ class Potential(Model):
         self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
     ) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
+        if self.program is not None and not unseen_elements:
+            found = self.program.predict(self, graph, forces_std, stress_std=stress_std)
+            if found is not None:
+                return found
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
             variance = stress_variance = None
@@ -302,7 +315,8 @@ class Potential(Model):
             total = distribution.mean if distribution.node_mean is None else distribution.node_mean
             cotangents = torch.autograd.grad(total.sum(), features)[0].unsqueeze(0)
         if sampled:
-            cotangents = torch.cat([cotangents, self.head.deviation_slopes(response.embeddings, graph)])
+            deviations = self.head.deviation_slopes(response.embeddings, graph)
+            cotangents = torch.cat([cotangents.to(deviations.dtype), deviations])
             by_position, by_shift = response.pull_back(cotangents)
         else:  # surroundings move no mean
             learned = response.learned

@@ -1,36 +1,104 @@
-"""Programs: a potential as machine code that takes tensors, made by PyTorch's ahead-of-time compiler.
+"""Programs: a potential as machine code that takes tensors.
 
-A program computes what ``Potential.compute_traced`` does, for any numbers of atoms, pairs and structures. What its
-inputs are follows from positions and pairs (``Layout``). A program of a potential has two parts, each a function of the
-same inputs: energies, forces, stress and σ of energies; and the same with sampled σ of forces and σ of atoms.
+A program computes what ``Potential.compute_traced`` does, for any numbers of atoms, pairs and structures. It has two
+parts, functions of the same inputs: energies, forces, stress and σ of energies; and the same with sampled σ of forces
+and σ of atoms. What it has no part for, such as exact force σ, the potential computes itself.
 """
 
-import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import fields, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import torch
-from ase import Atoms
-from torch import Tensor, nn
-from torch._functorch.compile_utils import fx_graph_cse
-from torch.fx.experimental import _config as symbols
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch import Tensor
 
-from sigmaff.graph import AtomicGraph, Layout, batch_graphs, build_graph
+from sigmaff.graph import AtomicGraph, Layout
 from sigmaff.graph.layout import DYNAMIC_AXES as LAYOUT_AXES
-from sigmaff.models.potential import Potential
-from sigmaff.models.prediction import Prediction
+from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
+
+if TYPE_CHECKING:
+    from sigmaff.models.potential import Potential
 
 Part = Literal["energy", "forces_std"]
 PARTS: tuple[Part, ...] = ("energy", "forces_std")
 Inputs = tuple[Tensor, ...]
 DYNAMIC_AXES: tuple[tuple[int, ...], ...] = ((0,), (0,), (0,), (1,), (0,), (0,), *LAYOUT_AXES)
 """Of each input, the axes of any length."""
-INDUCTOR = {"assert_indirect_indexing": False}
-"""Settings of the compiler: indices come from ``Layout``, which is right."""
+MAX_PADDED = 2**24
+"""Pairs of atoms of one structure, near or not, that a program looks at; more take too much memory at once."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """What follows from elements and pairs alone, so that all steps with the same pairs share it."""
+
+    atomic_numbers: Tensor
+    structure_index: Tensor
+    pair_index: Tensor
+    layout: Layout
+    n_fewest: int  # atoms of the smallest structure
+
+    @classmethod
+    def of(cls, graph: AtomicGraph, elements: tuple[int, ...]) -> "Topology":
+        index = torch.zeros(max(elements) + 1, dtype=torch.int64)
+        index[list(elements)] = torch.arange(len(elements))
+        kinds = index[graph.atomic_numbers]
+        n_structures = graph.n_structures + 1
+        layout = Layout.of(graph.pair_index, graph.structure_index, n_structures, kinds, len(elements))
+        n_fewest = int(layout.is_member[:, :-1].sum(0).min())
+        return cls(graph.atomic_numbers, graph.structure_index, graph.pair_index, layout, n_fewest)
+
+    def is_of(self, graph: AtomicGraph) -> bool:
+        return (
+            torch.equal(self.pair_index, graph.pair_index)
+            and torch.equal(self.atomic_numbers, graph.atomic_numbers)
+            and torch.equal(self.structure_index, graph.structure_index)
+        )
+
+
+class Program:
+    """Loaded parts, each with the names of the fields of a prediction that it returns, and the last topology."""
+
+    def __init__(self, parts: Mapping[Part, Callable[..., list[Tensor]]], outputs: Mapping[Part, tuple[str, ...]]) -> None:
+        self._parts, self._outputs = dict(parts), dict(outputs)
+        self._last: Topology | None = None
+
+    def predict(
+        self, potential: "Potential", graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool
+    ) -> Prediction | None:
+        """As ``Potential.compute`` on a prepared graph of known elements; ``None`` if there is no part for it."""
+        if graph.n_atoms < 2 or graph.pair_index.shape[1] < 2 or graph.positions.device.type != "cpu":
+            return None
+        topology = self._topology(graph, potential.elements)
+        part = self._part(potential, topology, forces_std)
+        if part is None or (stress_std and part == "forces_std" and graph.cell is not None):
+            return None
+        if topology.layout.member.shape[0] ** 2 * graph.n_structures > MAX_PADDED:
+            return None
+        values = self._parts[part](*inputs_of(graph, topology.layout))
+        found = dict(zip(self._outputs[part], values, strict=True))
+        for name in ("energy", "energy_std", "unseen_std", "stress"):
+            if name in found:
+                found[name] = found[name][:-1]  # without the empty structure
+        if graph.cell is None:
+            found.pop("stress", None)
+        head = potential.head
+        how = "sampled" if part == "forces_std" else None
+        provenance = Provenance(method=head.method, kind=head.kind, covariance=head.covariance, forces_std=how)
+        return Prediction(**found, provenance=provenance)
+
+    def _topology(self, graph: AtomicGraph, elements: tuple[int, ...]) -> Topology:
+        if self._last is None or not self._last.is_of(graph):
+            self._last = Topology.of(graph, elements)
+        return self._last
+
+    def _part(self, potential: "Potential", topology: Topology, forces_std: ForceStdMethod) -> Part | None:
+        """The part that computes force σ in this way, as ``choose_way`` takes it."""
+        ways, n_samples = potential.head.force_std_methods, potential.head.n_samples
+        if forces_std == "none" or not ways:
+            return "energy"
+        sampled = forces_std == "sampled" or (forces_std == "auto" and 3 * topology.n_fewest > n_samples)
+        return "forces_std" if sampled and "sampled" in ways and "forces_std" in self._parts else None
 
 
 def inputs_of(graph: AtomicGraph, layout: Layout) -> Inputs:
@@ -59,59 +127,3 @@ def graph_of(inputs: Inputs, dtype: torch.dtype) -> AtomicGraph:
         dtype=dtype,
         layout=Layout.from_tensors(tuple(layout)),
     )
-
-
-def layout_of(graph: AtomicGraph, elements: tuple[int, ...]) -> Layout:
-    """Of a graph of known elements, and an empty structure."""
-    index = torch.zeros(max(elements) + 1, dtype=torch.int64)
-    index[list(elements)] = torch.arange(len(elements))
-    kinds = index[graph.atomic_numbers.cpu()]
-    return Layout.of(graph.pair_index, graph.structure_index, graph.n_structures + 1, kinds, len(elements))
-
-
-def traced(potential: Potential, part: Part) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
-    """One part of a potential as a program, and the names of the fields of a prediction that it returns."""
-    sample = example_graph(potential)
-    inputs = inputs_of(sample, layout_of(sample, potential.elements))
-    names: list[str] = []
-
-    def evaluate(*inputs: Tensor) -> list[Tensor]:
-        prediction = potential.compute_traced(graph_of(inputs, potential.dtype), sampled=part == "forces_std")
-        found = {item.name: getattr(prediction, item.name) for item in fields(Prediction)}
-        found = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-        names[:] = found
-        return list(found.values())
-
-    with torch.no_grad(), symbols.patch(use_duck_shape=False):  # lengths that happen to be equal are not the same
-        evaluate(*inputs)  # fills all caches with numbers, not with traces
-        operations = make_fx(evaluate, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
-        operations.graph = fx_graph_cse(operations.graph)
-        operations.recompile()
-        lengths = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in DYNAMIC_AXES)
-        program = torch.export.export(_Function(operations), inputs, dynamic_shapes={"inputs": lengths}, strict=False)
-    return program, tuple(names)
-
-
-class _Function(nn.Module):
-    """What ``torch.export`` takes."""
-
-    def __init__(self, operations: torch.fx.GraphModule) -> None:
-        super().__init__()
-        self.operations = operations
-
-    def forward(self, *inputs: Tensor) -> list[Tensor]:
-        return self.operations(*inputs)
-
-
-def example_graph(potential: Potential) -> AtomicGraph:
-    """Clusters of the elements of a potential in which no two numbers that may differ are equal."""
-    random = np.random.default_rng(0)
-    elements, graphs = potential.elements, []
-    for n_atoms in (5, 9, 7, 6):
-        lattice = np.stack(np.meshgrid(*[np.arange(3.0)] * 3, indexing="ij"), -1).reshape(-1, 3)
-        spacing = min(1.6, 0.6 * potential.cutoff)
-        positions = spacing * lattice[random.permutation(27)[:n_atoms]] + random.normal(scale=0.05, size=(n_atoms, 3))
-        numbers = np.resize(elements, n_atoms)
-        atoms = Atoms(numbers, positions, cell=[4 * spacing] * 3, pbc=len(graphs) == 0)
-        graphs.append(build_graph(atoms, potential.cutoff, potential.dtype))
-    return batch_graphs(graphs)

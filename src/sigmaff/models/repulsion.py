@@ -101,7 +101,7 @@ class Repulsion:
         return Repelled(
             node_energy=node_energy,
             energy=layout.sum_of_structures(node_energy),
-            forces=-layout.forces_of_pairs(by_vector),
+            forces=-layout.sum_by_side(by_vector),
             virial=layout.sum_of_structures(layout.sum_of_edges(0.5 * by_vector.unsqueeze(-1) * vectors.unsqueeze(-2))),
         )
 

@@ -301,12 +301,13 @@ class LNK(Head):
         if self.kernel.stationary is not None:
             return super().deviation_slopes(node_features, graph)
         with self._linear_draws.prepared(self._posterior_tensors()):
-            weights = self._linear_draws().to(node_features.dtype)
+            weights = self._linear_draws()
+        dtype = node_features.dtype if graph.layout is None else graph.dtype
         learned = self.embedding.learned(node_features)
         activated = torch.func.vjp(self.kernel.activated, learned)[1](torch.ones_like(learned))[0]
-        slopes = weights[:, self.element_index[graph.atomic_numbers]] * activated
+        slopes = weights.to(dtype)[:, self.element_index[graph.atomic_numbers]] * activated.to(dtype)
         place, waves = self._place(node_features, graph), self._draws().waves
-        unseen = None if place is None or waves is None else place.sampled_slopes(waves)
+        unseen = None if place is None or waves is None else place.sampled_slopes(waves, dtype)
         return self.embedding.joined(slopes, unseen)
 
     def _compute_linear_draws(self) -> Tensor:

@@ -266,17 +266,17 @@ class Place:
         drawn = [part @ waves.weights[element] for part, element in zip(cosines, self.groups.present, strict=True)]
         return self.prior * self.amplitude.unsqueeze(-1) * self.groups.joined(drawn)
 
-    def sampled_slopes(self, waves: Waves) -> Tensor:
-        """Derivatives of Σ_i f_i of the draws by the surroundings, (n_samples, n_atoms, d)."""
+    def sampled_slopes(self, waves: Waves, dtype: torch.dtype = torch.float64) -> Tensor:
+        """Derivatives of Σ_i f_i of the draws by the surroundings, (n_samples, n_atoms, d), summed in ``dtype``."""
         angles, frequencies, slopes = self._angles(waves), waves.frequencies / LENGTH, []
         falling = -self.amplitude.unsqueeze(-1) * torch.sin(angles)
         parts = (self.groups.of(values) for values in (torch.cos(angles), falling, self.slope))
         for element, one, cosines, sines, rising in zip(self.groups.present, self.known, *parts, strict=True):
-            weights = waves.weights[element].T  # (n_samples, n_frequencies)
-            turned = (sines * weights.unsqueeze(1)) @ (frequencies @ one.whitening.T)
-            drawn = (weights @ cosines.T).unsqueeze(-1)
-            slopes.append(torch.addcmul(turned, drawn, rising @ one.whitening.T))
-        return self.prior * self.groups.joined(slopes)
+            weights = waves.weights[element].T.to(dtype)  # (n_samples, n_frequencies)
+            turned = (sines.to(dtype) * weights.unsqueeze(1)) @ (frequencies @ one.whitening.T).to(dtype)
+            drawn = (weights @ cosines.to(dtype).T).unsqueeze(-1)
+            slopes.append(torch.addcmul(turned, drawn, (rising @ one.whitening.T).to(dtype)))
+        return self.prior.to(dtype) * self.groups.joined(slopes)
 
     def _angles(self, waves: Waves) -> Tensor:
         return torch.addmm(waves.phases, self.coordinates, waves.frequencies.T, alpha=1.0 / LENGTH)
