@@ -27,6 +27,8 @@ from sigmaff.inputs import (
 )
 from sigmaff.models import Model
 from sigmaff.models import Potential as Potential
+from sigmaff.models.export import compiled as compiled
+from sigmaff.models.export import export as export
 from sigmaff.models.file import load as load
 from sigmaff.models.file import save as save
 from sigmaff.models.prediction import NO_CALIBRATIONS, Calibrations, ForceStdMethod

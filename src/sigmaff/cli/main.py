@@ -8,7 +8,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from sigmaff import __version__
-from sigmaff.cli.adopt import adopt, trust
+from sigmaff.cli.adopt import adopt, export, trust
 from sigmaff.cli.audit import audit
 from sigmaff.cli.check import check, info
 from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
@@ -90,6 +90,7 @@ app.command()(train)
 app.command()(watch)
 app.command(cls=reading_command())(adopt)
 app.command()(trust)
+app.command()(export)
 app.command(cls=reading_command())(evaluate)
 app.command(cls=reading_command())(calibrate)
 app.command(cls=reading_command("format", "length_unit"))(predict)

@@ -178,9 +178,19 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         save_file(tensors, temporary, metadata={METADATA_KEY: sealed(header.model_dump_json(), tensors)})
 
 
-def load(path: Path | str, *, device: torch.device | str = "cpu") -> Model:
-    """Read a model, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again."""
+def load(path: Path | str, *, device: torch.device | str = "cpu", trust: bool = False) -> Model:
+    """Read a model, ready to predict. Its weights are fixed; ``requires_grad_()`` makes them trainable again.
+
+    Arguments:
+        path: a model file, or an artefact of ``export`` (``.pt2``).
+        device: where to put it; an artefact stays on the processor.
+        trust: run the machine code of an artefact that this user neither made nor said to trust.
+    """
     path = Path(path)
+    if path.suffix == ".pt2":
+        from sigmaff.models.export import open_exported
+
+        return open_exported(path, trust=trust)
     header, tensors = _read(path)
     parts = zip(header.parts, _by_member(path, header, tensors), strict=True)
     model = _assemble(path, header, [_build(path, part, own) for part, own in parts])
