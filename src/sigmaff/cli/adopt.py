@@ -54,7 +54,7 @@ def adopt(
 def trust(
     file: Annotated[Path, typer.Argument(help="a file that an adopted potential refers to", show_default=False)],
 ) -> None:
-    """Allow models to run the program in a file, such as TorchScript. It is remembered by content, for you alone."""
+    """Allow models to run the program in a file, such as TorchScript. It is remembered by content, for you."""
     from sigmaff.backbones.hosts.trust import trust_file, trusted_list
 
     say(f"{file}: trusted, SHA-256 {trust_file(file)}")
