@@ -1,93 +1,126 @@
-"""A training step (energies and forces in the loss, backward, AdamW) against PyTorch Geometric's SchNet, same batch.
+"""A training step (energies and forces in the loss, backward, AdamW) against other implementations, same batch.
 
-python benchmarks/training_step.py [--threads 1]
+pip install -e ".[benchmarks]" -c constraints.txt
+python benchmarks/training_step.py [--backbones schnet dimenet++ nequip] [--batch 10] [--json training_step.json]
+
+SIGMAFF_DATA is the folder that holds rmd17/rmd17_ethanol.npz and rmd17/rmd17_aspirin.npz. Steps alternate. Their times
+are CPU seconds of this process, which other jobs of the machine lengthen little; with more than one thread they would
+add up, so this runs one. Compiling is timed too: how many steps pay for it?
 """
 
 import argparse
+import json
+import os
+import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
 import torch
+from backbone_speed import CONFIGS, PEERS, RHO, Run, loss, our_runs, package_runs, step_of
 from machine import describe_machine, prepare
-from molecules import STATISTICS, ethanol_batch
-from torch import Tensor, nn
-from torch_geometric.nn import SchNet as PygSchNet
+from peers import PygDimeNetPP, PygSchNet, energies_and_forces
 
-from sigmaff.graph import AtomicGraph
-from sigmaff.heads import DeterministicConfig
-from sigmaff.models import Potential, PotentialConfig
-from sigmaff.timing import median_seconds
-from sigmaff.training import TrainingConfig
-from sigmaff.training.objective import Batch, Objective
+from sigmaff.data import DatasetStatistics, DataSource, GraphDataset, compute_statistics, read_structures
+from sigmaff.training.objective import Batch
 
-RHO = 0.99
+MOLECULES = ("ethanol", "aspirin")
 
 
-class AllPairs(nn.Module):
-    """The neighbour list for PyTorch Geometric, from our pairs: both directions, distances differentiable."""
-
-    def __init__(self, graph: AtomicGraph) -> None:
-        super().__init__()
-        self.edges = torch.cat([graph.pair_index, graph.pair_index.flip(0)], dim=1)
-
-    def forward(self, positions: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = self.edges
-        return self.edges, (positions[first] - positions[second]).norm(dim=-1)
+def load(molecule: str, cutoff: float, n_structures: int) -> tuple[Batch, DatasetStatistics]:
+    path = Path(os.environ["SIGMAFF_DATA"]) / "rmd17" / f"rmd17_{molecule}.npz"
+    frames = read_structures(DataSource(path=path, format="rmd17_original"))
+    dataset = GraphDataset(frames.subset(np.arange(n_structures) * 100), cutoff)
+    graph, _ = dataset.batch(range(n_structures))
+    batch = Batch(graph=graph, energy=torch.randn(graph.n_structures), forces=torch.randn(graph.n_atoms, 3))
+    return batch, compute_statistics(dataset)
 
 
-def pyg_step(graph: AtomicGraph, energy: Tensor, forces: Tensor) -> Callable[[], None]:
-    model = PygSchNet(cutoff=10.0, interaction_graph=AllPairs(graph))
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+def peer_steps(name: str, batch: Batch, statistics: DatasetStatistics) -> dict[str, Run]:
+    """A step of the peer as its users run it: PyTorch Geometric eagerly, the nequip package eagerly and compiled."""
+    torch.manual_seed(0)
+    if name == "nequip":
+        try:
+            return {
+                "peer, compiled": package_runs(batch, statistics, compiled=True)[1],
+                "peer": package_runs(batch, statistics, compiled=False)[1],
+            }
+        except ModuleNotFoundError:
+            return {}
+    model = {"schnet": PygSchNet, "dimenet++": PygDimeNetPP}[name](batch.graph)
+    both = energies_and_forces(model)
+    return {"peer": step_of(model, lambda: loss(*both(batch.graph.positions), batch))}
 
-    def step() -> None:
-        positions = graph.positions.detach().requires_grad_()
-        predicted = model(graph.atomic_numbers, positions, graph.structure_index).squeeze(-1)
-        (gradient,) = torch.autograd.grad(predicted.sum(), positions, create_graph=True)
-        forces_loss = (gradient + forces).norm(dim=-1).mean()
-        loss = (1 - RHO) * (predicted - energy).abs().mean() + RHO * forces_loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
 
-    return step
+def cpu_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Of each call in every round. Each is made twice and the second one counts, as in ``sigmaff.timing``."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            began = time.process_time()
+            call()
+            seconds[name].append(time.process_time() - began)
+    return seconds
 
 
-def our_step(graph: AtomicGraph, energy: Tensor, forces: Tensor, *, compiled: bool) -> Callable[[], None]:
-    potential = Potential(PotentialConfig(head=DeterministicConfig()), STATISTICS)
-    objective = Objective(potential, TrainingConfig(forces_weight=RHO, compile=compiled), n_train=1000)
-    optimizer = torch.optim.AdamW(potential.parameters(), fused=True)
-    batch = Batch(graph=graph, energy=energy, forces=forces)
-
-    def step() -> None:
-        terms = objective(batch)
-        loss = objective.total(terms)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    return step
+def measure(name: str, molecule: str, arguments: argparse.Namespace) -> dict[str, object]:
+    batch, statistics = load(molecule, CONFIGS[name].cutoff, arguments.batch)
+    steps = {"eager": our_runs(CONFIGS[name], batch, statistics, compiled=False)[1]}
+    compiled = our_runs(CONFIGS[name], batch, statistics, compiled=True)[1]
+    began = time.perf_counter()
+    compiled()
+    compiling = time.perf_counter() - began
+    steps |= {"compiled": compiled} | peer_steps(name, batch, statistics)
+    for step in steps.values():
+        step()
+    seconds = cpu_seconds(steps, arguments.rounds)
+    quartiles = {
+        step: (1e3 * np.percentile(values, [25, 50, 75])).round(2).tolist() for step, values in seconds.items()
+    }
+    medians = {step: values[1] for step, values in quartiles.items()}
+    peer = medians.get("peer, compiled", medians.get("peer"))
+    saved = 1e-3 * (medians["eager"] - medians["compiled"])
+    return {
+        "backbone": name,
+        "molecule": molecule,
+        "n_pairs": int(batch.graph.pair_index.shape[1]),
+        "milliseconds": quartiles,
+        "ratio": None if peer is None else round(medians["compiled"] / peer, 3),
+        "eager_ratio": None if peer is None else round(medians["eager"] / peer, 3),
+        "compile_seconds": round(compiling, 1),
+        "steps_that_pay": round(compiling / saved) if saved > 0 else None,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    prepare(parser.parse_args().threads)
-    print(f"SchNet at the paper's size, ethanol; {describe_machine()}\n")
-    print("| batch | PyTorch Geometric (ms) | sigmaff | sigmaff, compiled |")
-    print("|---|---|---|---|")
-    for n_structures in (1, 8, 32):
-        graph, labels = ethanol_batch(n_structures, 10.0)
-        energy, forces = labels.energy.float(), labels.forces.float()
-        seconds = median_seconds(
-            {
-                "pyg": pyg_step(graph, energy, forces),
-                "eager": our_step(graph, energy, forces, compiled=False),
-                "compiled": our_step(graph, energy, forces, compiled=True),
-            },
-            n_rounds=30,
-        )
-        base = seconds["pyg"]
-        ratios = " | ".join(f"{seconds[name] / base:.2f} ×" for name in ("eager", "compiled"))
-        print(f"| {n_structures} | {1e3 * base:.1f} | {ratios} |")
+    parser.add_argument("--backbones", nargs="+", choices=list(CONFIGS), default=list(CONFIGS))
+    parser.add_argument("--molecules", nargs="+", choices=MOLECULES, default=list(MOLECULES))
+    parser.add_argument("--batch", type=int, default=10, help="structures per step")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--json", type=Path, help="file to write")
+    arguments = parser.parse_args()
+    prepare(1)
+    warnings.simplefilter("ignore")  # of the peers
+    print(f"batch {arguments.batch}, forces weight {RHO}; medians of CPU time; {describe_machine()}\n")
+    print("| backbone, peer | molecule | peer (ms) | eager | compiled | compiling (s, wall) | steps that pay |")
+    print("|---|---|---|---|---|---|---|")
+    rows = []
+    for name in arguments.backbones:
+        for molecule in arguments.molecules:
+            row = measure(name, molecule, arguments)
+            rows.append(row)
+            times = row["milliseconds"]
+            assert isinstance(times, dict)
+            peer = times.get("peer, compiled", times.get("peer", [0, 0, 0]))[1]
+            ratios = f"{row['eager_ratio']} | **{row['ratio']}**"
+            cost = f"{row['compile_seconds']} | {row['steps_that_pay']}"
+            print(f"| {name}, {PEERS[name]} | {molecule} | {peer:.1f} | {ratios} | {cost} |", flush=True)
+            if arguments.json is not None:
+                result = {"machine": describe_machine(), "rows": rows}
+                arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,15 @@ def test_nobody_changes_the_default_dtype():
 
 def test_importing_the_package_is_cheap():
     loaded = in_new_process("import sys, sigmaff; print(*sorted(sys.modules))").split()
-    assert not {"torch", "lightning_fabric", "numpy", "ase"} & set(loaded)
+    assert not {"torch", "lightning_fabric", "numpy", "ase", "pydantic", "importlib.metadata"} & set(loaded)
+
+
+def test_a_calculator_needs_no_files_and_no_searches():
+    """Nothing that only other commands need is imported with it."""
+    loaded = in_new_process("import sys; from sigmaff import Calculator; print(*sorted(sys.modules))").split()
+    assert "torch" in loaded
+    heavy = {"ase.io", "ase.db", "ase.md", "ase.optimize", "ase.mep", "scipy.optimize", "scipy.sparse", "sympy"}
+    assert not {*heavy, "torch._dynamo"} & set(loaded)
 
 
 def test_packages_of_extras_and_slow_ones_are_imported_where_they_are_used():

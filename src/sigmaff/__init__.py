@@ -11,7 +11,6 @@
 
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +34,12 @@ if TYPE_CHECKING:
         save,
         train,
     )
-    from sigmaff.simulation import guarded, relax, stability
+    from sigmaff.simulation.guarded import guarded
+    from sigmaff.simulation.md.stability import stability
+    from sigmaff.simulation.relaxation import relax
 
-__version__ = version("sigmaff")
+    __version__: str
+
 __all__ = [
     "Calculator",
     "Listener",
@@ -69,17 +71,19 @@ _LIGHTER = {
     "Potential": "sigmaff.models",
     "compiled": "sigmaff.models.export",
     "export": "sigmaff.models.export",
-    "guarded": "sigmaff.simulation",
+    "guarded": "sigmaff.simulation.guarded",
     "load": "sigmaff.models.file",
-    "relax": "sigmaff.simulation",
+    "relax": "sigmaff.simulation.relaxation",
     "save": "sigmaff.models.file",
-    "stability": "sigmaff.simulation",
+    "stability": "sigmaff.simulation.md.stability",
 }
 """Names of ``sigmaff.api`` that another module gives without the rest."""
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: ``import sigmaff`` stays light."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("sigmaff")
     if name not in __all__:
         raise AttributeError(f"module 'sigmaff' has no attribute {name!r}")
     return getattr(import_module(_LIGHTER.get(name, "sigmaff.api")), name)

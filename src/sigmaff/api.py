@@ -35,8 +35,11 @@ from sigmaff.models.prediction import NO_CALIBRATIONS, Calibrations, ForceStdMet
 from sigmaff.progress import Listener
 from sigmaff.runs.config import RunConfig
 from sigmaff.runs.run import RunResult, run
-from sigmaff.simulation import Calculator, guarded, md, relax, stability  # noqa: F401
+from sigmaff.simulation import Calculator, md
+from sigmaff.simulation.guarded import guarded  # noqa: F401
 from sigmaff.simulation.md import GuardConfig, GuardResult, MDConfig, MDResult, Scores
+from sigmaff.simulation.md.stability import stability  # noqa: F401
+from sigmaff.simulation.relaxation import relax  # noqa: F401
 
 if TYPE_CHECKING:  # these import matplotlib
     from sigmaff.audit import Audit

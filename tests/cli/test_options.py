@@ -1,5 +1,6 @@
 """Options that are made from config classes."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -9,20 +10,18 @@ import yaml
 from typer.main import get_command
 
 from cli_case import fail, sigmaff, succeed
-from sigmaff.cli.main import app
+from sigmaff.cli import commands
+from sigmaff.cli.main import COMMANDS, app, load_command
 from sigmaff.cli.options import Reading
 from sigmaff.config import read_config
 from sigmaff.errors import ConfigError
 from sigmaff.simulation.md import MDConfig
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
-
 
 def options(command: str) -> dict[str, str]:
     """The options of a command with their help texts."""
     context = get_command(app).make_context("sigmaff", [command], resilient_parsing=True)
-    found = get_command(app).commands[command]
-    return {option: parameter.help for parameter in found.get_params(context) for option in parameter.opts}
+    return {option: given.help for given in load_command(command).get_params(context) for option in given.opts}
 
 
 def spelled(field: str) -> str:
@@ -49,11 +48,20 @@ def test_every_option_has_a_help_text(command: str) -> None:
     assert "Usage" in succeed(command, "--help")
 
 
+def test_the_list_of_commands_is_that_of_their_functions() -> None:
+    functions = [command.callback for command in commands.app.registered_commands if command.callback is not None]
+    assert {function.__name__: inspect.getdoc(function).partition("\n")[0] for function in functions} == COMMANDS
+    assert list(COMMANDS) == [function.__name__ for function in functions]  # in this order, too
+
+
 def test_help_is_cheap() -> None:
-    code = "import sys; from sigmaff.cli.main import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
+    code = "import sys; from sigmaff.cli import main; sys.argv = ['sigmaff', '--help']\n"
+    code += "try: main()\nfinally: print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "reproduce" in done.stdout
-    assert not {"torch", "ase", "numpy", "matplotlib"} & set(done.stdout.split())
+    loaded = set(done.stdout.split())
+    assert "typer" in loaded
+    assert not {"torch", "ase", "numpy", "scipy", "pydantic", "rich", "yaml", "matplotlib"} & loaded
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fuzz.edits import Rng, pick
 from fuzz.models import KEPT
 from fuzz.mutant import Mutant
 from fuzz.sandbox import BrokenPromiseError
-from sigmaff.cli.main import PAPER_COMMANDS, app
+from sigmaff.cli.main import COMMANDS, app, load_command
 
 LONG = {
     "train",
@@ -188,10 +188,8 @@ def _value(rng: Rng, kind: Any) -> str:
 @cache
 def parameters() -> dict[str, Sequence[Any]]:
     """What each command takes."""
-    group = get_command(app)
-    context = group.make_context("sigmaff", ["check"], resilient_parsing=True)
-    own = [name for name in group.list_commands(context) if name not in PAPER_COMMANDS]
-    return {name: group.get_command(context, name).get_params(context) for name in own}
+    context = get_command(app).make_context("sigmaff", ["check"], resilient_parsing=True)
+    return {name: load_command(name).get_params(context) for name in COMMANDS}
 
 
 @cache

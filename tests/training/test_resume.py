@@ -12,7 +12,8 @@ import torch
 import training_case as case
 from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
 from sigmaff.files import folder_lock
-from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingResult
+from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingResult, compiling, loop
+from sigmaff.training.objective import Batch, LossTerms, Objective
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,48 @@ def test_resume_after_an_interrupt(tmp_path: Path, unbroken: tuple[torch.Tensor,
     case.run(model, case.CONFIG, tmp_path, reporter)
     assert reporter.done_steps == 15
     assert torch.equal(case.weights(model), unbroken[0])
+
+
+def compiler_with_other_rounding(objective: Objective) -> None:
+    def compiled(batch: Batch) -> LossTerms:
+        terms = objective._terms(batch)
+        return terms._replace(forces_loss=terms.forces_loss * (1 + 1e-6))
+
+    objective._compiled = compiled
+
+
+@pytest.mark.parametrize("killed_at", [4, 9, 13])
+def test_resume_compiles_at_the_step_of_an_unbroken_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    """Before, shortly after and long after that step. The compiled loss rounds differently, as real ones do."""
+    monkeypatch.setattr(compiling, "MOST_STEPS", 7)
+    monkeypatch.setattr(Objective, "_compile", compiler_with_other_rounding)
+    models = {name: case.potential() for name in ("eager", "unbroken", "killed")}
+    case.run(models["eager"], case.CONFIG.model_copy(update={"compile": False}), tmp_path / "eager")
+    result = case.run(models["unbroken"], case.CONFIG, tmp_path / "unbroken")
+    assert result.compiled_from == 7
+    with pytest.raises(ZeroDivisionError):
+        case.run(models["killed"], case.CONFIG, tmp_path / "killed", case.Reporter(at_step=killed_at))
+    again = case.run(models["killed"], case.CONFIG, tmp_path / "killed")
+    assert again.compiled_from == 7
+    assert losses(again) == losses(result)
+    assert torch.equal(case.weights(models["killed"]), case.weights(models["unbroken"]))
+    assert not torch.equal(case.weights(models["eager"]), case.weights(models["unbroken"]))
+    assert case.run(models["killed"], case.CONFIG, tmp_path / "killed") == again
+
+
+def test_resume_of_a_run_of_an_earlier_version_stays_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "MOST_STEPS", 7)
+    monkeypatch.setattr(Objective, "_compile", compiler_with_other_rounding)
+    model, eager = case.potential(), case.potential()
+    case.run(eager, case.CONFIG.model_copy(update={"compile": False}), tmp_path / "eager")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(loop, "compile_step", lambda *_: None)  # checkpoints did not have this number
+        with pytest.raises(ZeroDivisionError):
+            case.run(model, case.CONFIG, tmp_path / "run", case.Reporter(at_step=6))
+    assert case.run(model, case.CONFIG, tmp_path / "run").compiled_from is None
+    assert torch.equal(case.weights(model), case.weights(eager))
 
 
 def test_resume_of_a_finished_run_returns_at_once(tmp_path: Path) -> None:

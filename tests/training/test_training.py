@@ -21,10 +21,12 @@ from sigmaff.progress import Listener
 from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingConfig
 from sigmaff.training.batches import epoch_batches
 from sigmaff.training.checkpoint import read_checkpoint
+from sigmaff.training.compiling import compile_step
 from sigmaff.training.ema import WeightAverage
 from sigmaff.training.loop import TrainingDivergedError, train
-from sigmaff.training.objective import Batch, Objective, load_batch, mean_norm
+from sigmaff.training.objective import Batch, LossTerms, Objective, load_batch, mean_norm
 
+DIFFERS = "the compiled loss differs from the loss itself: training continues without, slower"
 DEPRECATION_WITHIN_TORCH = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 
 
@@ -281,6 +283,41 @@ def test_without_a_compiler_training_goes_on() -> None:
         assert "the loss cannot be compiled" in text
         assert "training continues without" in text
         assert objective(batch) == terms == expected
+
+
+@pytest.mark.parametrize("factor", [1.0 + 1e-6, 1.01])
+def test_a_compiled_loss_must_have_the_gradient_of_the_loss(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def miscompile(objective: Objective) -> None:
+        def compiled(batch: Batch) -> LossTerms:
+            terms = objective._terms(batch)
+            loss = terms.forces_loss
+            return terms._replace(forces_loss=factor * loss - (factor - 1.0) * loss.detach())  # the value is right
+
+        objective._compiled = compiled
+
+    monkeypatch.setattr(Objective, "_compile", miscompile)
+    model, listener = case.potential(), Telling()
+    objective = Objective(model, case.CONFIG, 21)
+    objective.warn = listener.warn
+    objective.compile_for(load_batch(model, case.train_set(), torch.arange(5), case.CONFIG))
+    assert objective.is_compiled == (factor < 1.001)
+    assert listener.texts == ([] if objective.is_compiled else [DIFFERS])
+
+
+def test_long_trainings_are_compiled_after_steps_that_pay_for_it() -> None:
+    data = case.train_set()
+    n_pairs = sum(len(atoms) * (len(atoms) - 1) // 2 for atoms in data.structures.structures)  # all within the cutoff
+    assert data.n_pairs.sum() <= n_pairs
+    assert compile_step(case.potential(), data, n_batches=5) == 2000
+    large = replace_pairs(data, 10_000)
+    assert compile_step(case.potential(), large, n_batches=1) == math.ceil(3_000_000 / (21 * 10_000))
+    assert compile_step(case.potential(dropout=0.1), data, n_batches=5) is None
+
+
+def replace_pairs(data: GraphDataset, n_pairs: int) -> GraphDataset:
+    """The same, as if every structure had so many pairs."""
+    data.n_pairs = torch.full_like(data.n_pairs, n_pairs)
+    return data
 
 
 @pytest.mark.slow

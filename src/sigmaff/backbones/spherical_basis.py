@@ -8,7 +8,6 @@ import numpy as np
 import scipy
 import torch
 from numpy.polynomial.chebyshev import chebinterpolate
-from scipy.special import spherical_jn
 from torch import Tensor, nn
 
 from sigmaff.graph.ops import polynomial_cutoff
@@ -73,7 +72,7 @@ def bessel_zeros(n_spherical: int, n_radial: int) -> np.ndarray:
     zeros = np.pi * np.arange(1, n_radial + n_spherical)
     rows = [zeros[:n_radial]]
     for order in range(1, n_spherical):
-        function = partial(spherical_jn, order)
+        function = partial(scipy.special.spherical_jn, order)
         zeros = np.array([scipy.optimize.brentq(function, *interval, xtol=1e-14) for interval in pairwise(zeros)])
         rows.append(zeros[:n_radial])
     return np.stack(rows)
@@ -83,11 +82,13 @@ def _chebyshev_coefficients(n_spherical: int, n_radial: int) -> np.ndarray:
     """Coefficients of R_ln(CHEBYSHEV_RANGE · t), t in [−1, 1]: (n_terms, n_spherical · n_radial)."""
     zeros = bessel_zeros(n_spherical, n_radial)
     order = np.arange(n_spherical)[:, None]
-    norm = (-1.0) ** order * np.sqrt((2 * order + 1) / (2 * np.pi)) / np.abs(spherical_jn(order + 1, zeros))
+    norm = (
+        (-1.0) ** order * np.sqrt((2 * order + 1) / (2 * np.pi)) / np.abs(scipy.special.spherical_jn(order + 1, zeros))
+    )
     widest = CHEBYSHEV_RANGE * zeros.max()
 
     def functions(t: np.ndarray) -> np.ndarray:
-        values = norm * spherical_jn(order, zeros * (CHEBYSHEV_RANGE * np.abs(t))[:, None, None])
+        values = norm * scipy.special.spherical_jn(order, zeros * (CHEBYSHEV_RANGE * np.abs(t))[:, None, None])
         return (np.where(t[:, None, None] < 0, (-1.0) ** order, 1.0) * values).reshape(len(t), -1)
 
     return chebinterpolate(functions, math.ceil(widest + 10 * widest ** (1 / 3) + 6))

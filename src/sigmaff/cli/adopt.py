@@ -79,7 +79,7 @@ def trust(
         Path, typer.Argument(help="an artefact (.pt2), or a file that an adopted potential refers to", show_default=False)
     ],
 ) -> None:
-    """Allow the program in a file to run, such as TorchScript. It is remembered by content, for you alone."""
+    """Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you alone."""
     from sigmaff.backbones.hosts.trust import trust_file, trusted_list
 
     say(f"{file}: trusted, SHA-256 {trust_file(file)}")

@@ -36,7 +36,7 @@ def guard(
     scheduler: Annotated[str | None, typer.Option(help="Dask scheduler to use instead, tcp://host:port")] = None,
     device: Device = "cpu",
 ) -> None:
-    """Make labelled pilot runs, and find the limit on σ that bounds the share of MD runs with a large force error.
+    """Make labelled pilot runs. Find the limit on σ that bounds the share of MD runs with a large force error.
 
     sigmaff md --stop-above guard/guard.json uses it. Rerun the same command to resume.
     """

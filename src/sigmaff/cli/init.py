@@ -21,7 +21,7 @@ def init(
     force: Force = False,
     skip_checks: SkipChecks = False,
 ) -> None:
-    """Write a configuration for 'sigmaff train' from the data, with a network that trains in the time asked for."""
+    """Write a configuration for 'sigmaff train' from the data, with a network that trains in the given time."""
     from sigmaff.runs.plan import plan
 
     refuse_overwrites([output], force)

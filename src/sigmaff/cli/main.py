@@ -1,28 +1,43 @@
-"""The program ``sigmaff``: its commands and error handling."""
+"""The program ``sigmaff``: its list of commands and error handling.
+
+``sigmaff --help`` imports nothing but this: a command is imported when it runs.
+"""
 
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
-from sigmaff import __version__
-from sigmaff.cli.adopt import adopt, export, trust
-from sigmaff.cli.audit import audit
-from sigmaff.cli.check import check, info
-from sigmaff.cli.evaluate import calibrate, evaluate, predict, report
-from sigmaff.cli.guard import guard, guard_options
-from sigmaff.cli.init import init, schema
-from sigmaff.cli.learn import learn, select
-from sigmaff.cli.md import md, md_options
 from sigmaff.cli.messages import in_flags
-from sigmaff.cli.options import config_command, reading_command
-from sigmaff.cli.progress import errors, say
-from sigmaff.cli.relax import relax, relax_options
-from sigmaff.cli.train import compare, demo, ensemble, methods, train
-from sigmaff.cli.watch import watch
 from sigmaff.errors import SigmaffError
+
+COMMANDS = {
+    "check": "Summarize a data file and report problems in it.",
+    "init": "Write a configuration for 'sigmaff train' from the data, with a network that trains in the given time.",
+    "train": "Train, calibrate and test a model. Rerun the same command to resume.",
+    "watch": "Show the learning curve, errors and time left of a training. End it with Ctrl-C; the training goes on.",
+    "adopt": "Give a potential of another program a calibrated σ, with a few labelled structures.",
+    "trust": "Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you alone.",
+    "export": "Compile a model for this machine: the same numbers, several times faster. It takes one to three minutes.",
+    "evaluate": "Compute the errors of a model on labelled structures, and metrics of its σ.",
+    "calibrate": "Calibrate the σ of a model on held-out structures and save the calibration in the model file.",
+    "predict": "Predict energies, forces and their σ, and write them to a file: sigmaff_energy, sigmaff_forces.",
+    "report": "Write an HTML report on the errors and the σ of a model on labelled structures.",
+    "info": "Show the architecture, training data and calibration of a model.",
+    "md": "Run MD and stop a replica when a σ of it exceeds its limit. Rerun the same command to resume.",
+    "guard": "Make labelled pilot runs. Find the limit on σ that bounds the share of MD runs with a large force error.",
+    "relax": "Relax structures. Stop each at its last good step when a σ leaves its range on calibration structures.",
+    "learn": "Run active learning: explore, select, label, train. Rerun the same command to resume.",
+    "select": "Select the structures whose labels would improve a model most, in this order.",
+    "methods": "List the uncertainty methods with their cost and properties.",
+    "schema": "Print the JSON schema of a YAML file, by which an editor completes and checks it.",
+    "compare": "Train several uncertainty methods on the same data and compare them. Rerun the same command to resume.",
+    "ensemble": "Combine models into an ensemble, with σ from their disagreement. Calibrate it before use.",
+    "audit": "Measure the six desiderata of a force field with error bars: of models and of ASE calculators.",
+    "demo": "Label ethanol with GFN2-xTB, train and calibrate a model, test it on an unseen molecule. Takes minutes.",
+}
+"""Commands and what each does: the first lines of their functions in ``commands``."""
 
 PAPER_COMMANDS = {
     "generate": ("sigmaff_paper.qm7x_like.command", "Generate a labelled data set from SMILES."),
@@ -34,46 +49,66 @@ PAPER_COMMANDS = {
 """Commands of the second package: the module whose ``app`` each is, and a summary."""
 
 
-class PaperCommand(TyperCommand):
-    """Imports a command of the second package when it runs, not when ``sigmaff --help`` lists it."""
+def load_command(name: str) -> Any:
+    """Import a command, with its arguments and options."""
+    if name in PAPER_COMMANDS:
+        return typer.main.get_command(import_module(PAPER_COMMANDS[name][0]).app)
+    group: Any = typer.main.get_command(import_module("sigmaff.cli.commands").app)
+    return group.commands[name]
+
+
+class LaterCommand(TyperCommand):
+    """Name and summary of a command. It is imported when it runs, not when ``sigmaff --help`` lists it."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        module, _ = PAPER_COMMANDS[self.name or ""]
-        command = typer.main.get_command(import_module(module).app)
-        return command.make_context(info_name, args, parent, **extra)
+        return load_command(self.name or "").make_context(info_name, args, parent, **extra)
 
 
 class Commands(TyperGroup):
     """The commands. A ``SigmaffError`` or ``OSError`` is printed without a traceback."""
 
-    def list_commands(self, context: typer.Context) -> list[str]:  # type: ignore[override]
-        return [*super().list_commands(context), *PAPER_COMMANDS]
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        summaries = COMMANDS | {name: summary for name, (_, summary) in PAPER_COMMANDS.items()}
+        self.commands = {name: LaterCommand(name, help=summary) for name, summary in summaries.items()}
 
-    def get_command(self, context: typer.Context, name: str) -> Any:  # type: ignore[override]
-        if name in PAPER_COMMANDS:
-            return PaperCommand(name, help=PAPER_COMMANDS[name][1])
-        return super().get_command(context, name)
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Plain text: rich takes longer to import than all the rest."""
+        super(TyperGroup, self).format_help(ctx, formatter)
 
-    def invoke(self, context: typer.Context) -> Any:  # type: ignore[override]
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.help) for name, command in self.commands.items()])
+
+    def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(context)
+            return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (SigmaffError, OSError) as error:
-            message = in_flags(str(error), self._flags(context))
-            errors.print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+            from rich.text import Text
+
+            message = in_flags(str(error), _flags(ctx))
+            _print(Text.assemble(("error: ", "bold red"), message))
             raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
-            errors.print(str(interrupt) or "interrupted", soft_wrap=True)
+            _print(str(interrupt) or "interrupted")
             raise typer.Exit(130) from None
 
-    def _flags(self, context: typer.Context) -> dict[str, str]:
-        """The flags of the command that runs, by the names of its arguments."""
-        name = context.invoked_subcommand
-        if name is None or name in PAPER_COMMANDS:
-            return {}
-        parameters = self.get_command(context, name).get_params(context)
-        return {option.name: option.opts[0] for option in parameters if option.opts[0].startswith("--")}
+
+def _flags(context: Any) -> dict[str, str]:
+    """The flags of the command that runs, by the names of its arguments."""
+    name = context.invoked_subcommand
+    if name is None or name in PAPER_COMMANDS:
+        return {}
+    parameters = load_command(name).get_params(context)
+    return {option.name: option.opts[0] for option in parameters if option.opts[0].startswith("--")}
+
+
+def _print(text: Any) -> None:
+    from sigmaff.cli.progress import errors
+
+    errors.print(text, soft_wrap=True)
 
 
 app = typer.Typer(
@@ -83,30 +118,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-app.command(cls=reading_command("format", "energy_unit", "length_unit", "energy_key", "forces_key"))(check)
-app.command(cls=reading_command())(init)
-app.command()(train)
-app.command()(watch)
-app.command(cls=reading_command())(adopt)
-app.command()(trust)
-app.command()(export)
-app.command(cls=reading_command())(evaluate)
-app.command(cls=reading_command())(calibrate)
-app.command(cls=reading_command("format", "length_unit"))(predict)
-app.command(cls=reading_command())(report)
-app.command()(info)
-app.command(cls=config_command(md_options))(md)
-app.command(cls=config_command(guard_options))(guard)
-app.command(cls=config_command(relax_options))(relax)
-app.command()(learn)
-app.command(cls=reading_command("format"))(select)
-app.command()(methods)
-app.command()(schema)
-app.command()(compare)
-app.command()(ensemble)
-app.command(cls=reading_command())(audit)
-app.command()(demo)
 
 
 def main() -> None:
@@ -119,7 +130,9 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        say(f"sigmaff {__version__}")
+        from sigmaff import __version__
+
+        typer.echo(f"sigmaff {__version__}")
         raise typer.Exit
 
 

@@ -31,7 +31,7 @@ def relax(
     device: Device = "cpu",
     force: Force = False,
 ) -> None:
-    """Relax structures. Stop each at its last good step when a σ leaves its range on the calibration structures."""
+    """Relax structures. Stop each at its last good step when a σ leaves its range on calibration structures."""
     from sigmaff.simulation import output_format, write_structures
 
     given: dict[str, Any] = context.obj

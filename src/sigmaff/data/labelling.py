@@ -11,7 +11,6 @@ from ase import Atoms
 from ase.calculators.calculator import BaseCalculator
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import covalent_radii
-from ase.neighborlist import neighbor_list
 from pydantic import Field, model_validator
 
 from sigmaff.config import Settings
@@ -127,6 +126,8 @@ def _check_geometry(atoms: Atoms) -> None:
         raise LabelError(f"atom {lost[0]} has a position that is not a finite number")
     if (atoms.pbc & ~atoms.cell.array.any(axis=1)).any():
         raise LabelError("the structure is periodic along an axis without a lattice vector")
+    from ase.neighborlist import neighbor_list
+
     first, second, distance = neighbor_list("ijd", atoms, CLOSEST * covalent_radii[atoms.numbers])
     if first.size:
         raise LabelError(f"atoms {first[0]} and {second[0]} are on top of each other, {distance[0]:.2f} Å apart")

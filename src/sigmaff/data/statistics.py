@@ -6,8 +6,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from ase.data import atomic_numbers as number_of_symbol
-from scipy.linalg import null_space
 
 from sigmaff.data.dataset import GraphDataset
 from sigmaff.data.distances import Shortest, shortest_distances
@@ -176,7 +176,7 @@ def open_compositions(structures: LabelledStructures) -> tuple[tuple[float, ...]
     """
     counts = composition(structures)
     bonded = counts[counts.sum(1) > 1]
-    directions = null_space(np.unique(bonded if len(bonded) else counts, axis=0), rcond=1e-9)
+    directions = scipy.linalg.null_space(np.unique(bonded if len(bonded) else counts, axis=0), rcond=1e-9)
     return tuple(tuple(direction) for direction in directions.T.tolist())
 
 

@@ -6,6 +6,7 @@ new structure.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -144,7 +145,10 @@ def fit_energy_force_std(
 
 # --- one factor
 
-GAUSSIAN_WIDTHS = UNCALIBRATED.multiplier(CALIBRATION_LEVELS)
+
+@cache
+def _gaussian_widths() -> FloatArray:
+    return UNCALIBRATED.multiplier(CALIBRATION_LEVELS)
 
 
 def _scalar(held_out: HeldOut) -> Calibration:
@@ -155,7 +159,7 @@ def _scalar(held_out: HeldOut) -> Calibration:
 
 
 def _quantile(held_out: HeldOut) -> Calibration:
-    scale = _least_score(held_out.sizes, GAUSSIAN_WIDTHS)
+    scale = _least_score(held_out.sizes, _gaussian_widths())
     found = held_out.calibration("quantile", scale, _error_of_least_score(held_out, scale))
     return _student(
         held_out,
@@ -191,11 +195,12 @@ def _error_of_least_score(held_out: HeldOut, scale: float) -> float:
     h_p is the slope of p̂ by the logarithm of the factor, of a Gaussian. The sum never falls with the factor: the
     factor moves as far as it takes to change the sum by its standard error.
     """
-    slopes = GAUSSIAN_WIDTHS * np.exp(-0.5 * np.square(GAUSSIAN_WIDTHS))
-    inside = np.append(np.cumsum(slopes[::-1])[::-1], 0.0)[np.searchsorted(scale * GAUSSIAN_WIDTHS, held_out.sizes)]
+    widths = _gaussian_widths()
+    slopes = widths * np.exp(-0.5 * np.square(widths))
+    inside = np.append(np.cumsum(slopes[::-1])[::-1], 0.0)[np.searchsorted(scale * widths, held_out.sizes)]
     error = held_out.error_of_mean(inside, np.ones_like(inside))
     factors = scale * np.geomspace(1 / 3, 3, 601)
-    sums = _observed(held_out.sizes, factors, GAUSSIAN_WIDTHS) @ slopes
+    sums = _observed(held_out.sizes, factors, widths) @ slopes
     low, high = np.interp(inside.mean() + error * np.array([-1, 1]), sums, factors)
     return float(high - low) / 2
 

@@ -17,7 +17,6 @@ from typing import Protocol
 
 import numpy as np
 import scipy
-from scipy.special import beta, ndtr, ndtri
 
 from sigmaff.models.prediction import Calibration, FloatArray
 
@@ -43,8 +42,8 @@ def reported_distribution(calibration: Calibration) -> Distribution:
         return GAUSSIAN if calibration.dof is None else StudentT(calibration.dof)
     n = max(calibration.n_samples, 2 * ERRORS_IN_TAIL)
     last = min(calibration.coverages[-1], 1 - ERRORS_IN_TAIL / n)
-    scores = np.linspace(0.0, ndtri(0.5 + 0.5 * last), 1 + int(np.ceil(np.cbrt(n))))
-    sizes = calibration.multiplier(2 * ndtr(scores) - 1)
+    scores = np.linspace(0.0, scipy.special.ndtri(0.5 + 0.5 * last), 1 + int(np.ceil(np.cbrt(n))))
+    sizes = calibration.multiplier(2 * scipy.special.ndtr(scores) - 1)
     sizes[0] = 0.0
     lengths = np.maximum(np.diff(sizes), np.diff(scores) / MAX_SLOPE)
     return NormalScores(scores, np.concatenate([[0.0], np.cumsum(lengths)]))
@@ -105,7 +104,7 @@ class StudentT:
     def crps(self, sizes: FloatArray) -> FloatArray:
         """y(2F(y) − 1) + 2f(y)(ν + y²)/(ν − 1) − 2√ν B(½, ν − ½) / ((ν − 1) B(½, ν/2)²)."""
         nu = self.dof
-        spread = 2 * np.sqrt(nu) / (nu - 1) * beta(0.5, nu - 0.5) / beta(0.5, 0.5 * nu) ** 2
+        spread = 2 * np.sqrt(nu) / (nu - 1) * scipy.special.beta(0.5, nu - 0.5) / scipy.special.beta(0.5, 0.5 * nu) ** 2
         density, distribution = scipy.stats.t.pdf(sizes, nu), scipy.stats.t.cdf(sizes, nu)
         return np.asarray(sizes * (2 * distribution - 1) + 2 * density * (nu + sizes**2) / (nu - 1) - spread)
 
@@ -119,12 +118,16 @@ def _upper_mass(scores: FloatArray) -> FloatArray:
     """∫_x^∞ Φ(−u) du = φ(x) − x Φ(−x)."""
     finite = np.isfinite(scores)
     x = np.where(finite, scores, 0.0)
-    return np.where(finite, _density(x) - x * ndtr(-x), 0.0)
+    return np.where(finite, _density(x) - x * scipy.special.ndtr(-x), 0.0)
 
 
 def _upper_spread(scores: FloatArray) -> FloatArray:
     """∫_x^∞ Φ(u)Φ(−u) du = ∫_x^∞ (Φ(−u) − Φ(−u)²) du."""
     finite = np.isfinite(scores)
     x = np.where(finite, scores, 0.0)
-    squares = 2 * _density(x) * ndtr(-x) - x * ndtr(-x) ** 2 - ndtr(-np.sqrt(2) * x) / np.sqrt(np.pi)
+    squares = (
+        2 * _density(x) * scipy.special.ndtr(-x)
+        - x * scipy.special.ndtr(-x) ** 2
+        - scipy.special.ndtr(-np.sqrt(2) * x) / np.sqrt(np.pi)
+    )
     return np.where(finite, _upper_mass(x) - squares, 0.0)

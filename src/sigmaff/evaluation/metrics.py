@@ -16,7 +16,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import scipy
-from scipy.special import ndtri
 
 from sigmaff.evaluation.distribution import reported_distribution
 from sigmaff.models.prediction import UNCALIBRATED, Calibration, FloatArray
@@ -248,7 +247,7 @@ def _placements(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> tuple[Fl
 def _two_sided(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"level must lie in (0, 1), got {level}")
-    return float(ndtri(0.5 + 0.5 * level))
+    return float(scipy.special.ndtri(0.5 + 0.5 * level))
 
 
 def fpr_at_tpr(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike, tpr: float = 0.95) -> float:

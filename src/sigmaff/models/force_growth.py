@@ -24,9 +24,8 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
@@ -71,8 +70,10 @@ def connected_parts(graph: AtomicGraph) -> tuple[AtomicGraph, Tensor]:
     Energies are sums over atoms that pairs connect: nothing else changes. Stress does not exist for parts.
     """
     first, second = graph.pair_index.cpu().numpy()
-    links = coo_array((np.ones(first.size, dtype=np.int8), (first, second)), shape=(graph.n_atoms, graph.n_atoms))
-    n_parts, labels = connected_components(links, directed=False)
+    links = scipy.sparse.coo_array(
+        (np.ones(first.size, dtype=np.int8), (first, second)), shape=(graph.n_atoms, graph.n_atoms)
+    )
+    n_parts, labels = scipy.sparse.csgraph.connected_components(links, directed=False)
     part = torch.as_tensor(labels, dtype=torch.int64, device=graph.structure_index.device)
     order = torch.argsort(part, stable=True)
     place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))

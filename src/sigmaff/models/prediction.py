@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
 from ase.data import chemical_symbols
-from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from sigmaff.data.statistics import undetermined_energies
@@ -186,7 +186,11 @@ class Calibration:
         if self.coverages is not None and self.multipliers is not None:
             return np.interp(coverage, self.coverages, self.multipliers, right=np.inf)
         upper = 0.5 + 0.5 * coverage
-        quantile = ndtri(upper) if self.dof is None else np.where(coverage < 1, stdtrit(self.dof, upper), np.inf)
+        quantile = (
+            scipy.special.ndtri(upper)
+            if self.dof is None
+            else np.where(coverage < 1, scipy.special.stdtrit(self.dof, upper), np.inf)
+        )
         return np.asarray(quantile, dtype=np.float64)
 
     def __str__(self) -> str:

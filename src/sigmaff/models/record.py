@@ -24,6 +24,7 @@ class TrainingRecord(_Record):
     n_epochs: int
     seconds: float
     stopped_because: str
+    compiled_from: int | None = None  # step; None: not compiled
 
 
 class FitRecord(_Record):

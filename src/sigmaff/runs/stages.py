@@ -249,6 +249,7 @@ class _Stages:
             n_epochs=len(result.history),
             seconds=result.seconds,
             stopped_because=result.stopped_because,
+            compiled_from=result.compiled_from,
         )
         return potential
 

@@ -1,8 +1,5 @@
 """Structures in motion: the ASE calculator, and its results in files."""
 
 from sigmaff.simulation.calculator import Calculator
-from sigmaff.simulation.guarded import guarded
-from sigmaff.simulation.md.stability import stability
 from sigmaff.simulation.predict import output_format, predict_structures, write_structures
-from sigmaff.simulation.relaxation import relax
 from sigmaff.simulation.results import bare_copy, snapshot, store_results

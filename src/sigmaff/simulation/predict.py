@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 from ase import Atoms
-from ase.io import write
 
 from sigmaff.data import GraphDataset, LabelledStructures
 from sigmaff.data.statistics import undetermined_energies
@@ -66,6 +65,8 @@ def output_format(path: Path) -> tuple[str, PerAtom]:
 
 def write_structures(path: Path, frames: list[Atoms], *, force: bool = False) -> None:
     """An extxyz or traj file with σ beside energy and forces, whole or not at all."""
+    from ase.io import write
+
     format_name, _ = output_format(path)
     with atomic_write(path, force=force) as temporary:
         write(temporary, frames, format=format_name)

@@ -128,8 +128,10 @@ class TrainingConfig(Settings):
         default=10.0, gt=0, description="largest 2-norm of the gradient of all weights together; null is no limit"
     )
     freeze_backbone: bool = Field(default=False, description="train only the head")
-    compile: bool = Field(
-        default=False, description="compile the loss (about 2.5 times faster steps after a minute of compiling)"
+    compile: bool | Literal["auto"] = Field(
+        default="auto",
+        description="compile the loss (about 2.5 times faster steps after a minute or two of compiling); auto: from "
+        "the step on by which eager steps took about as long as compiling takes",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null: no change")
     checkpoint_minutes: float = Field(

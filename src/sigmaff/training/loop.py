@@ -36,6 +36,7 @@ from sigmaff.training.checkpoint import (
     weights_digest,
     write_checkpoint,
 )
+from sigmaff.training.compiling import compile_step
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.ema import WeightAverage, assign
 from sigmaff.training.interrupt import stop_signal
@@ -134,17 +135,18 @@ class Training:
         self.train_set, self.validation_set = train_set, validation_set
         self.config = with_mean_one(config, train_set, validation_set)
         self.checkpoint = directory / CHECKPOINT
-        self.state = TrainingState()
         self.began = 0.0  # by the clock
         self.saved = 0.0  # seconds of the run at its last checkpoint
         self.note = ""  # of the last validation
+        self.tried_compiling = False
         self.n_batches = math.ceil(len(train_set) / config.batch_size)
         self.total_steps = self.n_batches * config.max_epochs
         self.config = config = config.for_steps(self.total_steps)
         self._check_start()
+        self.state = TrainingState(compile_from=compile_step(potential, train_set, self.n_batches))
         self.identity = identify(potential, train_set, validation_set, config, seed)
         freeze(potential, train_set, config)
-        self.objective = Objective(potential, config, len(train_set))
+        self.objective = Objective(potential, config.model_copy(update={"compile": False}), len(train_set))
         self.module, self.optimizer = fabric.setup(self.objective, _optimizer(potential, config))
         trained = {name: weight for name, weight in potential.named_parameters() if weight.requires_grad}
         self.average = WeightAverage(trained, config.ema_decay)
@@ -206,6 +208,7 @@ class Training:
         batches = epoch_batches(len(self.train_set), self.n_batches, self.seed, state.epoch)
         self.module.train()
         while state.batch < self.n_batches:
+            self._compile_if_due(listener)
             loss = self._step(batches[state.batch])
             loss, state.seconds, stop = self._agree(loss, self._seconds(), float(self.stop.is_set()))
             state.loss_sum += loss
@@ -219,6 +222,19 @@ class Training:
                 raise self._interruption()
             if state.is_late(self.config):
                 return
+
+    def _compile_if_due(self, listener: Listener) -> None:
+        """Compile at the step that the settings or the state say, always for the first batch of the training."""
+        begins = {"auto": self.state.compile_from, True: 0, False: None}[self.config.compile]
+        if self.tried_compiling or begins is None or self.state.step < begins:
+            return
+        self.tried_compiling = True
+        listener.tell(f"compiling the loss, from step {self.state.step} on: this takes a minute or two")
+        first = epoch_batches(len(self.train_set), self.n_batches, self.seed, 0)[0]
+        share, _, _ = batch_share(first, self.train_set.n_atoms, self.fabric.global_rank, self.fabric.world_size)
+        torch.manual_seed(derived_seed(self.seed, begins, self.fabric.global_rank))
+        self.objective.compile_for(load_batch(self.potential, self.train_set, share, self.config))
+        self.state.compiled_from = begins if self.objective.is_compiled else None
 
     def _interruption(self) -> KeyboardInterrupt:
         return KeyboardInterrupt(
@@ -239,14 +255,15 @@ class Training:
             self.module, self.optimizer, max_norm=self.config.gradient_clip or math.inf, error_if_nonfinite=False
         )
         assert norm is not None
-        self._check_finite(loss.item(), norm.item(), indices)
+        value, size = torch.stack([loss.detach(), norm]).tolist()  # the one wait for a device
+        self._check_finite(value, size, indices)
         factor = self.config.schedule.factor(self.state.step, self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = factor * group["top_lr"]
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update(self.state.step)
-        return loss.item()
+        return value
 
     def _check_finite(self, loss: float, gradient_norm: float, indices: Tensor) -> None:
         if math.isfinite(loss) and math.isfinite(gradient_norm):
@@ -336,6 +353,7 @@ class Training:
             history=tuple(self.state.history),
             seconds=self.state.seconds,
             stopped_because=reason,
+            compiled_from=self.state.compiled_from,
             is_main_process=self.fabric.is_global_zero,
         )
 

@@ -29,6 +29,9 @@ from sigmaff.training.config import TrainingConfig
 from sigmaff.training.weights import batch_weights
 from sigmaff.units import KCAL_PER_MOL
 
+SAME = 1e-3
+"""Relative difference of a compiled gradient that is rounding; wrong code gives far larger ones."""
+
 
 class Batch(NamedTuple):
     """Structures and their labels in the model's normalised unit, on its device."""
@@ -59,14 +62,42 @@ class Objective(nn.Module):
         self.config = config.for_head(potential.head)
         self.n_train = n_train
         self.warn: Callable[[str], None] = Listener().warn
-        self._compiled: Callable[[Batch], LossTerms] | None
-        self._compiled = torch.compile(self._terms, dynamic=True) if config.compile else None
+        self._compiled: Callable[[Batch], LossTerms] | None = None
+        if config.compile is True:
+            self._compile()
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
         if self.config.freeze_backbone:
             self.potential.backbone.eval()
         return self
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
+
+    def compile_for(self, batch: Batch) -> None:
+        """Compile from now on, if the loss of a batch and its gradient are what they are without.
+
+        Which code the compiler writes may depend on the batch it sees first: a training that is resumed gives the same
+        one, for the same bits.
+        """
+        expected = self._slopes(batch, self._terms)
+        self._compile()
+        found = self._slopes(batch, self)
+        if self.is_compiled and not _agree(found, expected):
+            self._compiled = None
+            self.warn("the compiled loss differs from the loss itself: training continues without, slower")
+
+    def _compile(self) -> None:
+        self._compiled = torch.compile(self._terms, dynamic=True)
+
+    def _slopes(self, batch: Batch, terms: Callable[[Batch], LossTerms]) -> tuple[Tensor, Tensor]:
+        """The loss and its gradient by all weights that are trained, as one vector."""
+        loss = self.total(terms(batch))
+        weights = [weight for weight in self.potential.parameters() if weight.requires_grad]
+        slopes = torch.autograd.grad(loss, weights, materialize_grads=True)
+        return loss.detach(), torch.cat([slope.flatten().double() for slope in slopes])
 
     def forward(self, batch: Batch) -> LossTerms:
         if self._compiled is None:
@@ -152,6 +183,11 @@ def freeze(potential: Potential, dataset: GraphDataset, config: TrainingConfig) 
     for weight in potential.parameters():
         weight.requires_grad_(weight.grad is not None)
     potential.zero_grad()
+
+
+def _agree(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
+    """Whether losses and gradients are equal but for rounding."""
+    return all(bool((one - other).norm() <= SAME * other.norm()) for one, other in zip(found, expected, strict=True))
 
 
 def mean_norm(vectors: Tensor, weight: Tensor | None = None) -> Tensor:

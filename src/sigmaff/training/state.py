@@ -47,6 +47,8 @@ class TrainingState(BaseModel):
     loss_sum: float = 0.0  # over the batches done of the current epoch
     best_epoch: int | None = None
     best_loss: float | None = None
+    compile_from: int | None = None  # step from which ``compile: auto`` compiles; None: never
+    compiled_from: int | None = None  # step from which the loss is compiled; None: it is not, so far
     history: list[EpochRecord] = []
 
     def stopped_because(self, config: TrainingConfig) -> StoppedBecause | None:
@@ -81,4 +83,5 @@ class TrainingResult:
     history: tuple[EpochRecord, ...]
     seconds: float
     stopped_because: StoppedBecause
+    compiled_from: int | None = None  # step from which the loss was compiled; None: it was not
     is_main_process: bool  # the one process of a distributed training that should write files

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
-from ase.db import connect
-from ase.io.trajectory import Trajectory
 from ase.stress import voigt_6_to_full_3x3_stress
 
 from sigmaff.data.formats.contents import FileContents, reading
@@ -21,6 +19,8 @@ from sigmaff.errors import DataError
 
 
 def read_ase_traj(path: Path, source: DataSource) -> FileContents:
+    from ase.io.trajectory import Trajectory
+
     with reading(path, "an ASE trajectory"), Trajectory(str(path)) as trajectory:
         frames = list(trajectory)
     return frame_contents(path, frames, source)
@@ -31,6 +31,8 @@ def read_ase_db(path: Path, source: DataSource) -> FileContents:
 
     The metadata may state units, as SchNetPack writes them.
     """
+    from ase.db import connect
+
     with reading(path, "an ASE database"):
         _check_database(path)
         with connect(str(path), type="db", use_lock_file=False) as database:

@@ -7,8 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ase.io.extxyz import key_val_str_to_dict, read_xyz
-
 from sigmaff.data.formats.ase_files import frame_contents
 from sigmaff.data.formats.contents import FileContents, reading
 from sigmaff.data.source import DataSource
@@ -16,6 +14,8 @@ from sigmaff.errors import DataError
 
 
 def read_extxyz(path: Path, source: DataSource) -> FileContents:
+    from ase.io.extxyz import read_xyz
+
     with reading(path, "extxyz"):
         texts = list(_frame_texts(path))
     frames = []
@@ -63,6 +63,8 @@ def _comment(place: str, n_found: int, line: str) -> dict[str, Any]:
         n_found: columns of the line of the first atom.
         line: the comment line.
     """
+    from ase.io.extxyz import key_val_str_to_dict
+
     keys: dict[str, Any] = key_val_str_to_dict(line)
     n_columns = sum(max(int(count), 0) for count in str(keys.get("Properties", "")).split(":")[2::3])
     if n_columns > n_found:

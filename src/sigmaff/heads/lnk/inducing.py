@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.cluster.vq import kmeans2
 from torch import Tensor
 
 from sigmaff.errors import ConfigError
@@ -116,7 +116,7 @@ def _centres(points: Tensor, n: int) -> Tensor:
     """Of n clusters; where clusters are empty or alike, points farthest apart take their places."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of empty clusters
-        centres, _ = kmeans2(points.cpu().numpy(), n, minit="++", seed=np.random.default_rng(0))
+        centres, _ = scipy.cluster.vq.kmeans2(points.cpu().numpy(), n, minit="++", seed=np.random.default_rng(0))
     found = torch.as_tensor(centres, dtype=points.dtype, device=points.device).unique(dim=0)
     if len(found) == n:
         return found

@@ -29,8 +29,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple, Self
 
+import scipy
 import torch
-from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, ElementGroups, Layout
@@ -310,6 +310,6 @@ def _nearest_means(values: Tensor, coordinates: Tensor) -> Tensor:
     start = farthest_points(coordinates, n_kinds)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a kind may lose all of its atoms
-        _, labels = kmeans2(coordinates.cpu().numpy(), start.cpu().numpy(), minit="matrix")
+        _, labels = scipy.cluster.vq.kmeans2(coordinates.cpu().numpy(), start.cpu().numpy(), minit="matrix")
     kinds = torch.nn.functional.one_hot(torch.as_tensor(labels, dtype=torch.int64), n_kinds).to(values)
     return kinds @ (kinds.T @ values / kinds.sum(0).clamp(min=1.0).unsqueeze(-1))
