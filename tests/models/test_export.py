@@ -1,59 +1,341 @@
-"""Every backbone leaves Python: energies and forces as one exported graph, for structures of any size."""
+"""Export: a program computes what its potential does, is refused where it does not fit, and never runs untrusted."""
 
+import json
+import zipfile
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.export import Dim, export
-from torch.fx.experimental.proxy_tensor import make_fx
+from ase import Atoms
+from ase.build import molecule
 
-from contract import BACKBONES, CUTOFF, ETHANOL, WATER, Case, displaced, graph_of
+import sigmaff as sf
+from calculator_case import BACKBONE, STATISTICS, fill_posterior, water_crystal
+from contract import BACKBONES, CRYSTAL, ETHANOL, LNK, WATER, Case, displaced, graph_of
 from sigmaff.backbones import BackboneConfig
-from sigmaff.graph import AtomicGraph
-from sigmaff.heads import DeterministicConfig
-from sigmaff.models import Potential
+from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
+from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
+from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
+from sigmaff.models import Potential, PotentialConfig, export
+from sigmaff.models.prediction import Calibration, Calibrations, Prediction
+from sigmaff.models.program import Part, Topology, inputs_of
+from sigmaff.models.program import graph_of as traced_graph_of
+from sigmaff.progress import Collecting
+
+STRUCTURES = (ETHANOL, CRYSTAL, displaced(ETHANOL + WATER, 2), WATER)
+NAMES = [f"{config.name}-{getattr(config, 'l_max', '')}" for config in BACKBONES]
+SQUEEZED = Atoms("OH", positions=[[0.0, 0.0, 0.0], [0.0, 0.0, 0.45]]) + Atoms("H", positions=[[0.9, 0.0, -0.2]])
+"""Two atoms within the range of the repulsion."""
 
 
-class EnergiesAndForces(nn.Module):
-    """A potential as a function of tensors."""
-
-    def __init__(self, potential: Potential, n_structures: int) -> None:
-        super().__init__()
-        self.potential = potential
-        self.n_structures = n_structures
-
-    def forward(
-        self, positions: Tensor, numbers: Tensor, structure_index: Tensor, pair_index: Tensor, incoming: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        graph = AtomicGraph(
-            positions=positions,
-            atomic_numbers=numbers,
-            structure_index=structure_index,
-            pair_index=pair_index,
-            pair_shift=positions.new_zeros(pair_index.shape[1], 3),
-            cell=None,
-            n_structures=self.n_structures,
-            incoming=incoming,
-        )
-        distribution, forces = self.potential(graph)
-        return distribution.mean, forces
+def inputs(graph: AtomicGraph, potential: Potential) -> tuple[torch.Tensor, ...]:
+    return inputs_of(potential.prepare(graph), Topology.of(graph, potential.elements).layout)
 
 
-def tensors(graph: AtomicGraph) -> tuple[Tensor, ...]:
-    graph = graph.with_incoming()
-    assert graph.incoming is not None
-    return graph.positions, graph.atomic_numbers, graph.structure_index, graph.pair_index, graph.incoming
+def assert_same(found: Prediction, expected: Prediction, *, rtol: float, n_structures: int) -> None:
+    """All that both predict, relative to the largest value; without the empty structure of a program."""
+    compared = set()
+    for item in fields(Prediction):
+        one, other = getattr(found, item.name), getattr(expected, item.name)
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            one = one[:n_structures] if item.metadata["per"] == "structure" else one
+            assert torch.equal(one.isnan(), other.isnan()), item.name
+            difference = (one.double() - other.double()).nan_to_num().abs().max()
+            assert difference <= rtol * other.double().nan_to_num().abs().max().clamp(min=1e-9), (item.name, float(difference))
+            compared.add(item.name)
+    assert {"energy", "forces"} <= compared
 
 
-@pytest.mark.parametrize("backbone", BACKBONES, ids=lambda config: f"{config.name}-{getattr(config, 'l_max', '')}")
-def test_exported_equals_eager(backbone: BackboneConfig):
-    """Traced on ethanol and water, run on three other ethanols: other numbers of atoms, pairs and neighbours."""
-    potential = Case(backbone=backbone, head=DeterministicConfig()).build().requires_grad_(False)
-    example = tensors(graph_of(ETHANOL, WATER, cutoff=CUTOFF))
-    traced = make_fx(EnergiesAndForces(potential, 2), tracing_mode="symbolic", _allow_non_fake_inputs=True)(*example)
-    shapes = ({0: Dim.AUTO}, {0: Dim.AUTO}, {0: Dim.AUTO}, {1: Dim.AUTO}, {0: Dim.AUTO, 1: Dim.AUTO})
-    program = export(traced, example, dynamic_shapes=shapes).module()
-    other = graph_of(displaced(ETHANOL, 1), displaced(ETHANOL + WATER, 2), cutoff=CUTOFF)
-    distribution, forces = potential(other)
-    energies, exported_forces = program(*tensors(other))
-    torch.testing.assert_close(energies, distribution.mean, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(exported_forces, forces, rtol=1e-10, atol=1e-10)
+@pytest.mark.parametrize("head", [DeterministicConfig(), LNK, LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16)])
+@pytest.mark.parametrize("backbone", BACKBONES, ids=NAMES)
+def test_the_way_for_compiled_code_gives_the_same(backbone: BackboneConfig, head: HeadConfig):
+    """Without a compiler: layouts in place of scattering, vectors in place of positions, every pair in the repulsion."""
+    potential = Case(backbone=backbone, head=head).build()
+    graph = graph_of(*STRUCTURES, cutoff=potential.cutoff)
+    ways = [("energy", "none")]
+    if backbone.name == "schnet" and potential.head.force_std_methods:
+        ways.append(("forces_std", "sampled"))
+    for part, way in ways:
+        with torch.no_grad():
+            given = traced_graph_of(inputs(graph, potential), potential.dtype)
+            found = potential.compute_traced(given, sampled=part == "forces_std")
+            expected = potential.compute(graph, way, stress_std=False, unseen_elements=False)
+        assert_same(found, expected, rtol=1e-9, n_structures=graph.n_structures)
+
+
+def trained_like(head: HeadConfig) -> Potential:
+    """float32, with a repulsion, unseen surroundings that count, and calibrations."""
+    torch.manual_seed(3)
+    shortest = [(1, 1, 1.5), (1, 6, 1.0), (1, 8, 0.9), (6, 6, 1.4), (6, 8, 1.3), (8, 8, 2.0)]
+    statistics = replace(STATISTICS, shortest_distances=tuple(shortest))
+    potential = Potential(PotentialConfig(backbone=BACKBONE, head=head), statistics)
+    fill_posterior(potential)
+    with torch.no_grad():
+        potential.head.unseen.prior.fill_(2.0)
+        potential.head.unseen.reach.fill_(3.0)
+    scaled = Calibration(method="scalar", scale=1.7, n_samples=100)
+    potential.calibrations = Calibrations(energy=scaled, forces=scaled)
+    return potential.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory):
+    """The settings and the cache of a user."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("home")
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def artefact(home: Path) -> tuple[Potential, Path]:
+    potential, path = trained_like(LNKConfig(n_samples=16)), home / "model.pt2"
+    made = export.export(potential, path)
+    assert set(made.errors) >= {"energy", "forces", "stress", "energy_std", "forces_std", "node_energy_std", "unseen_std"}
+    assert made.table_error <= 1e-6
+    return potential, path
+
+
+def frames(*structures: Atoms) -> AtomicGraph:
+    return batch_graphs([build_graph(atoms, BACKBONE.cutoff) for atoms in structures])
+
+
+def ethanol(seed: int) -> Atoms:
+    atoms = molecule("CH3CH2OH")
+    atoms.rattle(0.1, seed=seed)
+    return atoms
+
+
+BATCHES = {
+    "one": [ethanol(1)],
+    "many": [ethanol(seed) for seed in range(2, 9)],
+    "sizes": [ethanol(1), molecule("H2O"), molecule("CH3COCH3"), ethanol(2) + molecule("H2O")],
+    "periodic": [water_crystal(), water_crystal()],
+    "mixed": [water_crystal(), ethanol(3)],
+    "repulsion": [SQUEEZED, ethanol(4)],
+    "broken": [Atoms(ethanol(5).numbers, ethanol(5).positions * 1.5)],
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_program_equals_its_model(artefact: tuple[Potential, Path], batch: str):
+    potential, path = artefact
+    model, graph = sf.load(path), frames(*BATCHES[batch])
+    for way in ("none", "sampled"):
+        found = model.predict(graph, forces_std=way, stress_std=False)
+        expected = potential.predict(graph, forces_std=way, stress_std=False)
+        assert_same(found, expected, rtol=2e-5, n_structures=graph.n_structures)
+        assert found.provenance == expected.provenance
+
+
+def test_a_program_is_what_computes(artefact: tuple[Potential, Path], monkeypatch: pytest.MonkeyPatch):
+    """Without its network a model with a program still predicts; what has no part needs the network."""
+    model, graph = sf.load(artefact[1]), frames(ethanol(1))
+    monkeypatch.setattr(Potential, "linear_response", None)
+    monkeypatch.setattr(Potential, "derivatives", None)
+    model.predict(graph, forces_std="none")
+    model.predict(graph)
+    with pytest.raises(TypeError):
+        model.predict(graph, forces_std="exact")
+
+
+def test_what_has_no_part_is_computed_as_before(artefact: tuple[Potential, Path]):
+    """Exact force σ, stress σ, an atom alone, and elements that the model has not seen."""
+    potential, path = artefact
+    model = sf.load(path)
+    for graph, way, stress_std in (
+        (frames(ethanol(1)), "exact", False),
+        (frames(water_crystal()), "sampled", True),
+        (frames(Atoms("O")), "none", False),
+        (frames(molecule("H2O")), "auto", False),
+    ):
+        found = model.predict(graph, forces_std=way, stress_std=stress_std)
+        expected = potential.predict(graph, forces_std=way, stress_std=stress_std)
+        assert_same(found, expected, rtol=1e-12, n_structures=graph.n_structures)
+    foreign = frames(molecule("CH3Cl"))
+    assert model.predict_raw(foreign, unseen_elements=True).energy.isnan().all()
+
+
+def test_pairs_may_change_between_calls(artefact: tuple[Potential, Path]):
+    """The layout is kept for the same pairs, and not for others of the same number."""
+    potential, path = artefact
+    model, graph = sf.load(path), frames(ethanol(1))
+    model.predict(graph, forces_std="none")
+    order = torch.randperm(graph.pair_index.shape[1])
+    other = AtomicGraph(
+        **{**vars(graph), "pair_index": graph.pair_index[:, order].flip(0), "pair_shift": -graph.pair_shift[order]}
+    )
+    found, expected = (one.predict(other, forces_std="none") for one in (model, potential))
+    assert_same(found, expected, rtol=2e-5, n_structures=1)
+
+
+def test_strided_inputs(artefact: tuple[Potential, Path]):
+    """Machine code does not look at strides."""
+    potential, path = artefact
+    graph = frames(ethanol(1), ethanol(2))
+    turned = AtomicGraph(**{**vars(graph), "pair_index": graph.pair_index.T.contiguous().T})
+    assert not turned.pair_index.is_contiguous()
+    found, expected = sf.load(path).predict(turned), potential.predict(graph)
+    assert_same(found, expected, rtol=2e-5, n_structures=2)
+
+
+def test_calculator_and_structures(artefact: tuple[Potential, Path]):
+    potential, path = artefact
+    atoms = ethanol(6)
+    atoms.calc = sf.Calculator(path)
+    expected = potential.predict(ethanol(6))
+    np.testing.assert_allclose(atoms.get_forces(), expected.forces, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(atoms.calc.results["energy_uncertainty"], expected.energy_std, rtol=1e-4)
+    assert atoms.get_potential_energy() == pytest.approx(expected.energy, abs=1e-4)
+
+
+def test_forces_are_the_derivative_of_the_energy(artefact: tuple[Potential, Path]):
+    """By central differences, with the noise of single precision."""
+    model, atoms, step = sf.load(artefact[1]), ethanol(7), 2e-2
+    forces = model.predict(atoms, forces_std="none").forces
+    for atom, axis in ((0, 0), (4, 1), (8, 2)):
+        energies = []
+        for sign in (2, 1, -1, -2):
+            moved = atoms.copy()
+            moved.positions[atom, axis] += sign * step
+            energies.append(model.predict(moved, forces_std="none").energy)
+        slope = (-energies[0] + 8 * energies[1] - 8 * energies[2] + energies[3]) / (12 * step)
+        assert -slope == pytest.approx(forces[atom, axis], abs=2e-3 * np.abs(forces).max())
+
+
+def copied(path: Path, folder: Path, **changes: object) -> Path:
+    """The artefact with another description."""
+    other = folder / "other.pt2"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            if name == export.DESCRIPTION:
+                content = json.dumps(json.loads(content) | changes).encode()
+            target.writestr(name, content)
+    return other
+
+
+def test_machine_code_of_others_does_not_run(artefact: tuple[Potential, Path], tmp_path: Path):
+    """Neither made by this user nor trusted: one changed byte is another file."""
+    other = copied(artefact[1], tmp_path)
+    with pytest.raises(ConfigError, match="machine code.*sigmaff trust"):
+        sf.load(other)
+    with pytest.raises(ConfigError, match="trust"):
+        sf.Calculator(other)
+    assert sf.load(other, trust=True).program is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"torch_version": "2.6.0"}, "made for torch 2.6.0; this is"),
+        ({"processor": ["avx9"]}, "a processor with avx9"),
+        ({"artefact_version": 2, "library_version": "9.0"}, "of sigmaff 9.0"),
+        ({"surprise": 1}, "damaged"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(
+    artefact: tuple[Potential, Path], tmp_path: Path, changes: dict[str, object], message: str
+):
+    with pytest.raises(ModelFileError, match=message):
+        sf.load(copied(artefact[1], tmp_path, **changes), trust=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"text"])
+def test_other_files_are_refused(home: Path, tmp_path: Path, content: bytes):
+    path = tmp_path / "model.pt2"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match="not an artefact"):
+        sf.load(path, trust=True)
+    with pytest.raises(ModelFileError, match="no such file"):
+        sf.load(tmp_path / "missing.pt2")
+
+
+def test_a_wrong_program_is_not_written(artefact: tuple[Potential, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The compiler is checked before anything is written: here it compiled another model."""
+    potential, path = artefact
+    code = {part: (["unused"], names) for part, names in export._read_description(path).outputs.items()}
+    monkeypatch.setattr(export, "_compiled", lambda _, part: code[part])
+    monkeypatch.setattr("torch._inductor.package.package_aoti", lambda *_: None)
+    program = sf.load(path).program
+    monkeypatch.setattr(export, "_opened", lambda _, outputs: program)
+    other = trained_like(LNKConfig(n_samples=16))
+    with torch.no_grad():
+        other.backbone.output.weight.mul_(1.01)
+    with pytest.raises(SigmaffError, match="compiled program is wrong"):
+        export.export(other, tmp_path / "wrong.pt2")
+    assert not (tmp_path / "wrong.pt2").exists()
+
+
+def test_what_cannot_be_compiled(home: Path, tmp_path: Path):
+    pair = Case(backbone=BACKBONES[0], head=DeterministicConfig(), wrapper="ensemble").build()
+    with pytest.raises(ConfigError, match="single potential"):
+        export.export(pair, tmp_path / "ensemble.pt2")
+    with pytest.raises(ConfigError, match="ends with"):
+        export.export(trained_like(LNK), tmp_path / "model.sigmaff")
+    listener = Collecting()
+    assert export.compiled(pair, listener=listener) is pair
+    assert "not compiled: only a single potential" in listener.texts[0]
+
+
+def test_without_a_compiler_the_model_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such program: c++")
+
+    monkeypatch.setattr(torch._inductor, "aot_compile", fail)
+    monkeypatch.setattr(export.shutil, "which", lambda _: None)
+    potential, listener = trained_like(LNKConfig(n_samples=16, kernel="linear", mean="backbone")), Collecting()
+    model = export.compiled(potential, listener=listener)
+    assert "no C++ compiler was found; install g++" in listener.texts[0]
+    assert model.program is None
+    model.predict(frames(ethanol(1)))
+
+
+def test_a_compiled_model_is_kept_in_the_cache(artefact: tuple[Potential, Path], monkeypatch: pytest.MonkeyPatch):
+    """By content: the same model is not compiled again, another one is; a changed file in the cache is not run."""
+    potential, path = artefact
+    made: list[Path] = []
+
+    def copy_artefact(model: Potential, to: Path, **_: object) -> None:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_bytes(path.read_bytes())
+        export.trust_file(to)
+        made.append(to)
+
+    monkeypatch.setattr(export, "export", copy_artefact)
+    assert export.compiled(trained_like(LNKConfig(n_samples=16))).program is not None
+    assert export.compiled(trained_like(LNKConfig(n_samples=16))).program is not None
+    assert len(made) == 1
+    export.compiled(trained_like(LNKConfig(n_samples=17)))
+    assert len(made) == 2
+    made[0].write_bytes(made[0].read_bytes() + b"more")
+    export.compiled(trained_like(LNKConfig(n_samples=16)))
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize(("backbone", "part"), [(BACKBONES[1], "energy"), (BACKBONES[2], "energy")], ids=NAMES[1:3])
+def test_traced_programs_take_any_numbers_of_atoms(backbone: BackboneConfig, part: Part):
+    """Of the networks that automatic differentiation serves; the program as operations, not compiled."""
+    potential = Case(backbone=backbone, head=LNK).build().requires_grad_(False)
+    program, names = export.traced(potential, part)
+    for structures in ((ETHANOL,), (CRYSTAL, displaced(ETHANOL + WATER, 2))):
+        graph = graph_of(*structures, cutoff=potential.cutoff)
+        with torch.no_grad():
+            values = program.module()(*inputs(graph, potential))
+            expected = potential.compute(graph, "none", stress_std=False, unseen_elements=False)
+        found = Prediction(**dict(zip(names, values, strict=True)), provenance=expected.provenance)
+        assert_same(found, expected, rtol=1e-9, n_structures=graph.n_structures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", BACKBONES[1:], ids=NAMES[1:])
+def test_compiled_programs_of_other_networks(home: Path, tmp_path: Path, backbone: BackboneConfig):
+    potential = Case(backbone=backbone, head=LNK).build().requires_grad_(False)
+    export.export(potential, tmp_path / "model.pt2")
+    model, graph = sf.load(tmp_path / "model.pt2"), graph_of(*STRUCTURES, cutoff=potential.cutoff)
+    for way in ("none", "sampled"):
+        found, expected = (one.predict(graph, forces_std=way, stress_std=False) for one in (model, potential))
+        assert_same(found, expected, rtol=1e-8, n_structures=graph.n_structures)

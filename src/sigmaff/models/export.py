@@ -127,15 +127,10 @@ def open_exported(path: Path | str, *, trust: bool = False) -> Model:
             f"{path}: it holds machine code, which can do anything you can. If you know who made it, run 'sigmaff trust "
             f"{path}', or load it with trust=True; else ask for the .sigmaff file and export that"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                description = Description.model_validate_json(archive.read(DESCRIPTION))
-                model_file = Path(archive.extract(MODEL, folder))
-        except (zipfile.BadZipFile, KeyError, ValidationError, OSError) as error:
-            raise ModelFileError(f"{path}: not an artefact of sigmaff, or a damaged one ({error})") from None
-        _require_fit(path, description)
-        model = load(model_file)
+    description = _read_description(path)
+    _require_fit(path, description)
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
+        model = load(archive.extract(MODEL, folder))
     potential, model.file = _single(model), path
     potential.program = _opened(path, description.outputs)
     return model
@@ -152,9 +147,7 @@ def compiled(model: Model, *, listener: Listener | None = None) -> Model:
         path = _cached(model)
         if not (path.is_file() and is_trusted(file_digest(path))):
             export(model, path, force=True, listener=listener)
-        with zipfile.ZipFile(path) as archive:
-            description = Description.model_validate_json(archive.read(DESCRIPTION))
-        potential.program = _opened(path, description.outputs)
+        potential.program = _opened(path, _read_description(path).outputs)
     except SigmaffError as error:
         listener.warn(f"not compiled: {error}. Predictions are the same, and slower")
     return model
@@ -249,6 +242,16 @@ def _opened(path: Path, outputs: dict[Part, tuple[str, ...]]) -> Program:
 
     parts = {part: load_package(str(path), model_name=part) for part in outputs}
     return Program(parts, outputs)
+
+
+def _read_description(path: Path) -> Description:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            archive.getinfo(MODEL)
+            return Description.model_validate_json(archive.read(DESCRIPTION))
+    except (zipfile.BadZipFile, KeyError, ValidationError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelFileError(f"{path}: not an artefact of sigmaff, or a damaged one ({reason})") from None
 
 
 def _require_fit(path: Path, description: Description) -> None:
