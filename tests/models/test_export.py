@@ -43,12 +43,17 @@ def assert_same(found: Prediction, expected: Prediction, *, rtol: float, n_struc
             one = one[:n_structures] if item.metadata["per"] == "structure" else one
             assert torch.equal(one.isnan(), other.isnan()), item.name
             difference = (one.double() - other.double()).nan_to_num().abs().max()
-            assert difference <= rtol * other.double().nan_to_num().abs().max().clamp(min=1e-9), (item.name, float(difference))
+            assert difference <= rtol * other.double().nan_to_num().abs().max().clamp(min=1e-9), (
+                item.name,
+                float(difference),
+            )
             compared.add(item.name)
     assert {"energy", "forces"} <= compared
 
 
-@pytest.mark.parametrize("head", [DeterministicConfig(), LNK, LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16)])
+@pytest.mark.parametrize(
+    "head", [DeterministicConfig(), LNK, LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16)]
+)
 @pytest.mark.parametrize("backbone", BACKBONES, ids=NAMES)
 def test_the_way_for_compiled_code_gives_the_same(backbone: BackboneConfig, head: HeadConfig):
     """Without a compiler: layouts in place of scattering, vectors in place of positions, every pair in the repulsion."""
@@ -94,7 +99,15 @@ def home(tmp_path_factory: pytest.TempPathFactory):
 def artefact(home: Path) -> tuple[Potential, Path]:
     potential, path = trained_like(LNKConfig(n_samples=16)), home / "model.pt2"
     made = export.export(potential, path)
-    assert set(made.errors) >= {"energy", "forces", "stress", "energy_std", "forces_std", "node_energy_std", "unseen_std"}
+    assert set(made.errors) >= {
+        "energy",
+        "forces",
+        "stress",
+        "energy_std",
+        "forces_std",
+        "node_energy_std",
+        "unseen_std",
+    }
     assert made.table_error <= 1e-6
     return potential, path
 
@@ -254,9 +267,11 @@ def test_other_files_are_refused(home: Path, tmp_path: Path, content: bytes):
         sf.load(tmp_path / "missing.pt2")
 
 
-def test_a_wrong_program_is_not_written(artefact: tuple[Potential, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_wrong_program_is_not_written(
+    artefact: tuple[Potential, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The compiler is checked before anything is written: here it compiled another model."""
-    potential, path = artefact
+    _, path = artefact
     code = {part: (["unused"], names) for part, names in export._read_description(path).outputs.items()}
     monkeypatch.setattr(export, "_compiled", lambda _, part: code[part])
     monkeypatch.setattr("torch._inductor.package.package_aoti", lambda *_: None)
@@ -296,7 +311,7 @@ def test_without_a_compiler_the_model_goes_on(home: Path, monkeypatch: pytest.Mo
 
 def test_a_compiled_model_is_kept_in_the_cache(artefact: tuple[Potential, Path], monkeypatch: pytest.MonkeyPatch):
     """By content: the same model is not compiled again, another one is; a changed file in the cache is not run."""
-    potential, path = artefact
+    _, path = artefact
     made: list[Path] = []
 
     def copy_artefact(model: Potential, to: Path, **_: object) -> None:

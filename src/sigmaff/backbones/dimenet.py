@@ -15,7 +15,7 @@ from sigmaff.backbones.radial_table import RadialTable
 from sigmaff.backbones.spherical_basis import RadialBasis, SphericalBasis, envelope, legendre
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.neighbors import MIN_DISTANCE
-from sigmaff.graph.ops import scatter_sum
+from sigmaff.graph.ops import permuted, scatter_sum, slot_sum
 
 MAX_ATOMIC_NUMBER = 94
 
@@ -87,8 +87,7 @@ class DimeNetPP(Backbone):
         for interaction, *filters in zip(self.interactions, radial.unbind(), angular.unbind(), strict=True):
             messages.append(interaction(messages[-1], *filters, angles))
         sent = [_times(message, weights) for message, weights in zip(messages, output.unbind(), strict=True)]
-        end = graph.pair_index.T.flatten()
-        return self.outputs(torch.stack([scatter_sum(values, end, graph.n_atoms) for values in sent]))
+        return self.outputs(torch.stack([_received(values, graph) for values in sent]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,14 @@ class Angles:
 
     legendre: Tensor  # (n_atoms, n_slots, n_slots, n_spherical) P_l; 0 if the second slot is empty or the first itself
     edge: Tensor  # (n_atoms · n_slots,) index of the edge in each slot; arbitrary if it is empty
-    reverse_slot: Tensor  # (n_edges,) slot of the reverse of each edge
+    slot: Tensor  # (n_edges,) of each edge
+    filled: Tensor  # (n_atoms, n_slots)
+    is_compiled: bool  # for compiled code, which gathers derivatives where torch would scatter them
+
+    @property
+    def reverse_slot(self) -> Tensor:
+        """Slot of the reverse of each edge, (n_edges,)."""
+        return self.slot.unflatten(0, (-1, 2)).flip(1).flatten()
 
     @classmethod
     def of(cls, graph: AtomicGraph, directions: Tensor, n_spherical: int) -> Self:
@@ -116,7 +122,9 @@ class Angles:
         return cls(
             legendre=legendre(to_start @ to_start.mT, counted, n_spherical),
             edge=edge,
-            reverse_slot=slot.unflatten(0, (-1, 2)).flip(1).flatten(),
+            slot=slot,
+            filled=filled,
+            is_compiled=graph.layout is not None,
         )
 
     def gather(self, features: Tensor, filters: Tensor, dropout: nn.Dropout1d) -> Tensor:
@@ -127,9 +135,16 @@ class Angles:
         """
         n_atoms, n_slots, _, n_spherical = self.legendre.shape
         sent = (features.unflatten(0, (-1, 2)).unsqueeze(2) * filters.unsqueeze(1)).flatten(2).flatten(0, 1)
-        sent = sent.index_select(0, self.edge).view(n_atoms, n_slots * n_spherical, features.shape[1])
+        if self.is_compiled:
+            sent = permuted(sent, self.edge, self.slot)
+        else:
+            sent = sent.index_select(0, self.edge)
+        sent = sent.view(n_atoms, n_slots * n_spherical, features.shape[1])
         kept = dropout(self.legendre.flatten(0, 1)).view(n_atoms, n_slots, n_slots * n_spherical)
-        return (kept @ sent).flatten(0, 1).index_select(0, self.reverse_slot)
+        gathered = kept @ sent
+        if self.is_compiled:
+            return permuted((gathered * self.filled.unsqueeze(-1)).flatten(0, 1), self.reverse_slot, self.edge ^ 1)
+        return gathered.flatten(0, 1).index_select(0, self.reverse_slot)
 
 
 class PairFilters(nn.Module):
@@ -158,7 +173,6 @@ class PairFilters(nn.Module):
         radial = basis @ (self.radial_first @ self.radial_second)
         angular = torch.einsum("pln,tlnb->tplb", spherical, self.angular.unflatten(1, spherical.shape[1:]))
         return basis, radial, angular.contiguous(), basis @ self.output
-
 
     def _bases(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         """(n_pairs, n_radial) and (n_pairs, n_spherical, n_radial)."""
@@ -263,6 +277,14 @@ class Outputs(nn.Module):
         for weight, bias in zip(weights, biases, strict=True):
             features = torch.baddbmm(bias, self.activation(features), weight)
         return features.transpose(0, 1).flatten(1)
+
+
+def _received(values: Tensor, graph: AtomicGraph) -> Tensor:
+    """Sum over the edges that end at each atom, (n_edges, n) -> (n_atoms, n)."""
+    end, layout = graph.pair_index.T.flatten(), graph.layout
+    if layout is None:
+        return scatter_sum(values, end, graph.n_atoms)
+    return slot_sum(values, 2 * layout.pair + (layout.side > 0), layout.side.abs(), end)
 
 
 def _times(of_edge: Tensor, of_pair: Tensor) -> Tensor:

@@ -156,9 +156,8 @@ class CompiledAutomaticResponse(CompiledResponse):
 
     def __init__(self, embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> None:
         super().__init__(graph)
-        self._embeddings, self._pull = torch.func.vjp(
-            lambda vectors: embed(replace(graph, vectors=vectors)), graph.pair_vectors()
-        )
+        found = torch.func.vjp(lambda vectors: embed(replace(graph, vectors=vectors)), graph.pair_vectors())
+        self._embeddings, self._pull = found[0], found[1]
 
     @property
     def embeddings(self) -> Tensor:

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sigmaff.backbones.base import Backbone, BackboneSettings
-from sigmaff.backbones.radial_table import RadialTable
 from sigmaff.backbones.irreps import CoupledHarmonics, Irrep, Path, Triple, paths_between, reachable
-from sigmaff.graph import AtomicGraph, Embedding
+from sigmaff.backbones.radial_table import RadialTable
+from sigmaff.graph import AtomicGraph, Embedding, Layout
 from sigmaff.graph.neighbors import MIN_DISTANCE
-from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
+from sigmaff.graph.ops import polynomial_cutoff, scatter_sum, slot_sum
 
 SCALAR = Irrep(0, 1)
 
@@ -92,7 +92,7 @@ class NequIP(Backbone):
         species = species / math.sqrt(max(1, len(self.elements)))
         features, scalars = {SCALAR: (species @ self.species).unsqueeze(1)}, []
         for layer, weights in zip(self.layers, self.radial(distance), strict=True):
-            features = layer(features, species, harmonics, weights, graph.pair_index)
+            features = layer(features, species, harmonics, weights, graph.pair_index, graph.layout)
             scalars.append(features[SCALAR].squeeze(1))
         return scalars
 
@@ -174,6 +174,7 @@ class Layer(nn.Module):
         harmonics: Mapping[Triple, Tensor],
         weights: Tensor,
         pair_index: Tensor,
+        layout: Layout | None = None,
     ) -> dict[Irrep, Tensor]:
         """``species`` is one-hot divided by √n_elements; ``harmonics`` are of both directions of each pair."""
         messages = self._messages(features, harmonics, weights, pair_index)
@@ -181,11 +182,18 @@ class Layer(nn.Module):
         updated = {}
         for irrep, message in messages.items():
             n_atoms, n_paths = species.shape[0], message.shape[2]
-            received = scatter_sum(message, pair_index.flatten(), n_atoms).flatten(2).flatten(0, 1)
+            received = self._received(message, pair_index, layout, n_atoms).flatten(2).flatten(0, 1)
             matrix = update[irrep] * (self.scale / math.sqrt(n_paths))
             flat = torch.addmm(own[irrep], received, matrix) if irrep in own else received @ matrix
             updated[irrep] = flat.view(n_atoms, irrep.dim, -1)
         return self._gate(updated)
+
+    def _received(self, message: Tensor, pair_index: Tensor, layout: Layout | None, n_atoms: int) -> Tensor:
+        """Sum over the edges that end at each atom."""
+        if layout is None:
+            return scatter_sum(message, pair_index.flatten(), n_atoms)
+        edge = layout.pair + (layout.side > 0) * pair_index.shape[1]
+        return slot_sum(message, edge, layout.side.abs(), pair_index.flatten())
 
     def own_features(self, features: Mapping[Irrep, Tensor], species: Tensor) -> dict[Irrep, Tensor]:
         """L_z(i) x_i of the computed irreps that are also inputs, (n_atoms · (2l + 1), width)."""

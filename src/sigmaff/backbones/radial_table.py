@@ -45,13 +45,15 @@ class RadialTable(nn.Module):
     def __init__(self, functions: Callable[[Tensor], Tensor], cutoff: float, dtype: torch.dtype) -> None:
         """functions: float64 (n,) Å -> (n, width), differentiable in forward mode; dtype: of the table."""
         super().__init__()
+        self.rows: Tensor
+        self.register_buffer("rows", torch.zeros(0), persistent=False)
         self.cutoff, self.n_intervals, self.error = cutoff, 128, torch.inf
         while self.error > TOLERANCE:
             self.n_intervals *= 2
             if self.n_intervals > MAX_INTERVALS:
                 raise ConfigError(f"a table of radial functions has an error of {self.error:.1e}; they are not smooth")
             self._tabulate(functions)
-        self.rows = nn.Buffer(self.rows.to(dtype), persistent=False)
+        self.rows = self.rows.to(dtype)
 
     @property
     def spacing(self) -> float:
@@ -61,7 +63,7 @@ class RadialTable(nn.Module):
     def _tabulate(self, functions: Callable[[Tensor], Tensor]) -> None:
         knots = torch.linspace(START, self.cutoff, self.n_intervals + 1, dtype=torch.float64)
         derivatives = [part * self.spacing**order for order, part in enumerate(_derivatives(functions, knots))]
-        self.rows = nn.Buffer(torch.stack(derivatives, dim=1).flatten(0, 1), persistent=False)
+        self.rows = torch.stack(derivatives, dim=1).flatten(0, 1)
         between = knots[:-1] + self.spacing * torch.linspace(0.1, 0.9, 5, dtype=torch.float64).unsqueeze(-1)
         truth, found = _derivatives(functions, between.flatten())[:2], self.with_slopes(between.flatten())
         self.error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, truth, strict=True))

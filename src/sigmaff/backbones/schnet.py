@@ -85,8 +85,8 @@ class SchNet(Backbone):
         with torch.no_grad():
             return SchNetResponse(self, graph, all_layers=all_layers)
 
-
     def tabulate(self) -> float:
+        assert isinstance(self.filters, FilterNetwork)
         self.filters = TabulatedFilters(self.filters)
         return self.filters.table.error
 

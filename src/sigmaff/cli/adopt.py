@@ -76,7 +76,8 @@ def export(
 
 def trust(
     file: Annotated[
-        Path, typer.Argument(help="an artefact (.pt2), or a file that an adopted potential refers to", show_default=False)
+        Path,
+        typer.Argument(help="an artefact (.pt2), or a file that an adopted potential refers to", show_default=False),
     ],
 ) -> None:
     """Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you alone."""

@@ -37,7 +37,9 @@ class Layout:
     place: Tensor  # (n_atoms,) of each atom in the array of elements
 
     @classmethod
-    def of(cls, pair_index: Tensor, structure_index: Tensor, n_structures: int, elements: Tensor, n_elements: int) -> Self:
+    def of(
+        cls, pair_index: Tensor, structure_index: Tensor, n_structures: int, elements: Tensor, n_elements: int
+    ) -> Self:
         """Lay out a batch.
 
         Arguments:

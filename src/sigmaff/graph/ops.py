@@ -1,6 +1,7 @@
 """Small differentiable operations shared by backbones and heads."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,53 @@ def kept(values: Tensor) -> Tensor:
 def is_traced(values: Tensor) -> bool:
     """Whether a program is being made of what happens to these values, so that they are not known."""
     return isinstance(values, FakeTensor)
+
+
+def permuted(values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+    """``values[index]`` of rows, for an index that takes no row twice whose derivative counts: it is ``grad[inverse]``.
+
+    Compiled code scatters derivatives slowly, and gathers them fast.
+    """
+    return _Permuted.apply(values, index, inverse)
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+        return values.index_select(0, index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad.index_select(0, ctx.saved_tensors[0]), None, None
+
+
+def slot_sum(values: Tensor, row: Tensor, mask: Tensor, owner: Tensor) -> Tensor:
+    """``scatter_sum(values, owner)`` of rows that stand in slots: (n, ...) -> (n_owners, ...).
+
+    Arguments:
+        row: (n_slots, n_owners), the rows of each owner; any row where a slot is empty.
+        mask: (n_slots, n_owners), 0 where a slot is empty.
+        owner: (n,) of each row.
+    """
+    return _SlotSum.apply(values, row, mask, owner)
+
+
+class _SlotSum(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, row: Tensor, mask: Tensor, owner: Tensor) -> Tensor:
+        return (values[row] * mask.to(values.dtype).view(*mask.shape, *[1] * (values.ndim - 1))).sum(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[3])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return grad.index_select(0, ctx.saved_tensors[0]), None, None, None
 
 
 class ShiftedSoftplus(nn.Module):

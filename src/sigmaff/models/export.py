@@ -32,7 +32,7 @@ from sigmaff.models.file import load, save
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
 from sigmaff.models.prediction import Prediction
-from sigmaff.models.program import DYNAMIC_AXES, PARTS, Inputs, Part, Program, Topology, graph_of, inputs_of
+from sigmaff.models.program import DYNAMIC_AXES, PARTS, Part, Program, Topology, graph_of, inputs_of
 from sigmaff.progress import Listener
 
 ENDING = ".pt2"
@@ -83,7 +83,8 @@ def export(
     parts = PARTS if forces_std and samples else PARTS[:1]
     table_error, fast = _tabulated(potential)
     with atomic_write(path, force=force) as temporary, tempfile.TemporaryDirectory() as folder:
-        outputs, files = {}, {}
+        outputs: dict[Part, tuple[str, ...]] = {}
+        files: dict[str, Any] = {}
         for part in parts:
             listener.stage(f"compiling {_WORDS[part]} (about a minute)")
             files[part], outputs[part] = _compiled(fast, part)
@@ -177,7 +178,7 @@ def _tabulated(potential: Potential) -> tuple[float, Potential]:
     return fast.backbone.tabulate(), fast
 
 
-def _compiled(potential: Potential, part: Part) -> tuple[list[str], tuple[str, ...]]:
+def _compiled(potential: Potential, part: Part) -> tuple[Any, tuple[str, ...]]:
     """Files of the machine code of one part, and the names of what it returns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch, about itself
@@ -196,7 +197,7 @@ def _reason(potential: Potential, error: Exception) -> str:
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         return "no C++ compiler was found; install g++, or set CXX to another one"
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"torch {torch.__version__} cannot compile {potential.backbone.config.name} with {potential.head.method} ({first})"
+    return f"torch {torch.__version__} cannot compile {potential.config.backbone.name} with {potential.head.method} ({first})"
 
 
 def traced(potential: Potential, part: Part) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
@@ -216,7 +217,8 @@ def traced(potential: Potential, part: Part) -> tuple[torch.export.ExportedProgr
         names[:] = found
         return list(found.values())
 
-    with torch.no_grad(), symbols.patch(use_duck_shape=False):  # lengths that happen to be equal are not the same
+    distinct = symbols.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    with torch.no_grad(), distinct:  # lengths that happen to be equal are not the same
         evaluate(*inputs)  # fills all caches with numbers, not with traces
         operations = make_fx(evaluate, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
         operations.graph = fx_graph_cse(operations.graph)
@@ -261,9 +263,13 @@ def _require_fit(path: Path, description: Description) -> None:
             f"{path}: an artefact of sigmaff {description.library_version}, which this version does not read; {again}"
         )
     if description.torch_version != torch.__version__:
-        raise ModelFileError(f"{path}: made for torch {description.torch_version}; this is {torch.__version__}: {again}")
+        raise ModelFileError(
+            f"{path}: made for torch {description.torch_version}; this is {torch.__version__}: {again}"
+        )
     if missing := sorted(set(description.processor) - set(processor_features())):
-        raise ModelFileError(f"{path}: made for a processor with {', '.join(missing[:5])}, which this one lacks; {again}")
+        raise ModelFileError(
+            f"{path}: made for a processor with {', '.join(missing[:5])}, which this one lacks; {again}"
+        )
 
 
 def processor_features() -> list[str]:
@@ -304,7 +310,8 @@ def _differences(potential: Potential, program: Program, parts: tuple[Part, ...]
 def example_graph(potential: Potential, seed: int = 0) -> AtomicGraph:
     """Clusters of the elements of a potential, the first periodic, of different sizes."""
     random = np.random.default_rng(seed)
-    spacing, graphs = min(1.6, 0.6 * potential.cutoff), []
+    graphs: list[AtomicGraph] = []
+    spacing = min(1.6, 0.6 * potential.cutoff)
     lattice = np.stack(np.meshgrid(*[np.arange(3.0)] * 3, indexing="ij"), -1).reshape(-1, 3)
     for n_atoms in (6, 9, 7, 8):
         positions = spacing * lattice[random.permutation(27)[:n_atoms]] + random.normal(scale=0.05, size=(n_atoms, 3))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sigmaff.graph import AtomicGraph, Layout
 from sigmaff.graph.layout import DYNAMIC_AXES as LAYOUT_AXES
-from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance
+from sigmaff.models.prediction import ForceStdMethod, ForceStdSource, Prediction, Provenance
 
 if TYPE_CHECKING:
     from sigmaff.models.potential import Potential
@@ -59,7 +59,9 @@ class Topology:
 class Program:
     """Loaded parts, each with the names of the fields of a prediction that it returns, and the last topology."""
 
-    def __init__(self, parts: Mapping[Part, Callable[..., list[Tensor]]], outputs: Mapping[Part, tuple[str, ...]]) -> None:
+    def __init__(
+        self, parts: Mapping[Part, Callable[..., list[Tensor]]], outputs: Mapping[Part, tuple[str, ...]]
+    ) -> None:
         self._parts, self._outputs = dict(parts), dict(outputs)
         self._last: Topology | None = None
 
@@ -83,7 +85,7 @@ class Program:
         if graph.cell is None:
             found.pop("stress", None)
         head = potential.head
-        how = "sampled" if part == "forces_std" else None
+        how: ForceStdSource | None = "sampled" if part == "forces_std" else None
         provenance = Provenance(method=head.method, kind=head.kind, covariance=head.covariance, forces_std=how)
         return Prediction(**found, provenance=provenance)
 

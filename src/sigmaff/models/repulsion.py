@@ -86,7 +86,6 @@ class Repulsion:
             virial=scatter_sum(pulls.unsqueeze(-1) * vectors.unsqueeze(-2), of_structure, graph.n_structures),
         )
 
-
     def _everywhere(
         self, graph: AtomicGraph, layout: Layout, vectors: Tensor, distances: Tensor, ranges: Tensor
     ) -> Repelled:
