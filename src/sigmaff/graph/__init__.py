@@ -2,3 +2,4 @@
 
 from sigmaff.graph.embedding import Embedding
 from sigmaff.graph.graph import AtomicGraph, Labels, batch_graphs, build_graph
+from sigmaff.graph.skin import Pairs, SkinList

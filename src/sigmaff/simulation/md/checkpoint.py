@@ -18,8 +18,8 @@ from sigmaff.models.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftRule
 from sigmaff.simulation.md.guard_file import Kind, guarded
-from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.safety import KnownStd, Safety, choose_safety
+from sigmaff.simulation.md.state import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
 CHECKPOINT = "checkpoint.npz"
