@@ -32,7 +32,7 @@ ROUNDING = 1e-6
 class Pairs(NamedTuple):
     """Pairs within the cutoff: those of ``neighbor_pairs``, structure by structure."""
 
-    index: IndexArray  # (2, n_pairs)
+    atoms: IndexArray  # (2, n_pairs)
     shift: FloatArray  # (n_pairs, 3) Å
     distance: FloatArray  # (n_pairs,) Å
 
@@ -49,14 +49,15 @@ class SkinList:
         cutoff: Å.
         skin: Å; 0 searches whenever an atom moved.
         """
-        self.cutoff, self.periodic = cutoff, periodic
+        self.cutoff = cutoff
         self.problems: dict[int, str] = {}  # by structure: why it cannot be searched, and has no pairs
         self.n_searches = 0
-        n_structures, is_open = len(n_atoms), ~periodic.any(1)
-        self._is_whole, self._is_open = periodic.all(1), is_open
-        self._first = np.concatenate([[0], np.cumsum(n_atoms)])
-        self._structure = np.repeat(np.arange(n_structures), n_atoms)
-        is_small = is_open & (np.asarray(n_atoms) <= SMALL) & (skin > 0)
+        n_structures, self.periodic = len(n_atoms), periodic
+        self._is_whole, self._is_open = np.asarray(periodic.all(1)), np.asarray(~periodic.any(1))
+        counts = np.asarray(n_atoms, dtype=np.int64)
+        self._first = np.concatenate([[0], np.cumsum(counts)])
+        self._structure = np.repeat(np.arange(n_structures), counts)
+        is_small = self._is_open & (counts <= SMALL) & (skin > 0)
         self._skin: FloatArray = np.where(is_small, WIDE_SKIN, skin)
         self._positions, self._cells = np.full((self._first[-1], 3), np.nan), np.full((n_structures, 3, 3), np.nan)
         self._found: list[tuple[IndexArray, IndexArray]] = [_NONE] * n_structures  # pairs, and their images
@@ -117,17 +118,18 @@ class SkinList:
             atoms = slice(self._first[structure], self._first[structure + 1])
             reach = self.cutoff + self._skin[structure]
             self.problems.pop(structure, None)
+            self._positions[atoms], self._cells[structure] = positions[atoms], cells[structure]
+            self.n_searches += 1
             try:
                 where = (positions[atoms], cells[structure], self.periodic[structure])
                 index, images, _, self._boxes[structure] = search_pairs(*where, self.cutoff, reach)
                 self._found[structure] = index + self._first[structure], images
             except DataError as error:
                 self.problems[structure], self._found[structure] = str(error), _NONE
-            self._positions[atoms], self._cells[structure] = positions[atoms], cells[structure]
-            self.n_searches += 1
-        indices, images = zip(*self._found, strict=True)
-        self._index, self._images = np.concatenate(indices, axis=1), np.concatenate(images).astype(np.float64)
-        self._of = np.repeat(np.arange(len(indices)), [index.shape[1] for index in indices])
+                self._positions[atoms] = self._cells[structure] = np.nan  # search again
+        self._index = np.concatenate([index for index, _ in self._found], axis=1)
+        self._images = np.concatenate([images for _, images in self._found]).astype(np.float64)
+        self._of = np.repeat(np.arange(len(self._found)), [len(images) for _, images in self._found])
 
 
 _NO_INDEX = np.zeros(0, dtype=np.int64)

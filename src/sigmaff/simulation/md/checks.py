@@ -14,6 +14,7 @@ from sigmaff.simulation.md.evaluation import Evaluation, Unphysical
 from sigmaff.simulation.md.frame import frame_text
 from sigmaff.simulation.md.output import BROKEN, CROSSINGS, Output
 from sigmaff.simulation.md.state import BoolArray, State
+from sigmaff.simulation.results import Results
 
 ROUNDING = 1e-9
 """Relative. What is nearer to a limit is looked at alone."""
@@ -153,10 +154,10 @@ class Checks:
         batch.redraw_velocities(index)
         return False
 
-    def _append_frame(self, name: str, index: int, state: State, results: dict[str, object], **more: str) -> None:
+    def _append_frame(self, name: str, index: int, state: State, results: Results, **more: str) -> None:
         system, step = self.batch.system, int(state["step"][index])
         atoms, number = system.atoms(index), self.batch.replicas[index].origin.number
-        info = {"replica": number, "step": step, "time_fs": step * self.config.timestep, **more}
+        info: dict[str, float | str] = {"replica": number, "step": step, "time_fs": step * self.config.timestep, **more}
         positions, momenta = state["positions"][atoms], state["momenta"][atoms]
         where = (system.numbers[atoms], positions, momenta, state["cell"][index], system.periodic[index])
         self.output.append(name, frame_text(*where, results, info))

@@ -64,7 +64,7 @@ class Evaluator:
         self.neighbors = SkinList(
             system.n_atoms.tolist(), system.periodic, max(model.cutoff, 2.0 * float(self.closest.max()))
         )
-        self.is_periodic = system.periodic.any(1)
+        self.is_periodic: BoolArray = np.asarray(system.periodic.any(1))
         self.everything = _Chosen(system, np.ones(system.n_replicas, dtype=bool))
 
     def evaluate(self, state: State, forces_std: ForceStdMethod, with_std: BoolArray) -> Evaluation:
@@ -79,11 +79,11 @@ class Evaluator:
         problems |= self._overlaps(pairs, problems)
         if self.neighbors.cutoff > self.model.cutoff:
             near = pairs.distance <= self.model.cutoff
-            pairs = Pairs(pairs.index[:, near], pairs.shift[near], pairs.distance[near])
-        n_pairs = np.bincount(self.system.replica[pairs.index[0]], minlength=self.system.n_replicas)
+            pairs = Pairs(pairs.atoms[:, near], pairs.shift[near], pairs.distance[near])
+        n_pairs = np.bincount(self.system.replica[pairs.atoms[0]], minlength=self.system.n_replicas)
         is_possible = np.ones(self.system.n_replicas, dtype=bool)
         is_possible[list(problems)] = False
-        has_cell = self.is_periodic & cells.any(2).all(1)
+        has_cell = self.is_periodic & (cells != 0.0).any(2).all(1)
         groups = []
         for how, asked in ((forces_std, with_std), ("none", ~with_std)):
             for members in _groups(np.flatnonzero(asked & is_possible), n_pairs):
@@ -109,14 +109,14 @@ class Evaluator:
     def _overlaps(self, pairs: Pairs, known: dict[int, Unphysical]) -> dict[int, Unphysical]:
         """Of replicas without a known problem."""
         found = {index: Unphysical("overlap", text) for index, text in self.neighbors.problems.items()}
-        first, second = pairs.index
+        first, second = pairs.atoms
         closest = self.closest.take(first) + self.closest.take(second)
         if (pairs.distance < closest).any():
             ratio = OVERLAP * pairs.distance / closest
             replica = self.system.replica[first]
             for index in np.unique(replica[ratio < OVERLAP]).tolist():
                 pair = int(np.where(replica == index, ratio, np.inf).argmin())
-                one, other = pairs.index[:, pair] - self.system.first_atom[index]
+                one, other = pairs.atoms[:, pair] - self.system.first_atom[index]
                 where = f"atoms {one} and {other} are {pairs.distance[pair]:.3g} Å apart"
                 text = f"{where}, {ratio[pair]:.2f} of the sum of their covalent radii"
                 found[index] = Unphysical("overlap", text)
@@ -157,7 +157,7 @@ class _Chosen:
 
     def graph(self, positions: FloatArray, cells: FloatArray, pairs: Pairs, is_periodic: BoolArray) -> AtomicGraph:
         """Positions relative to the mean of each replica, as ``build_graph`` has them."""
-        index, shift = pairs.index, pairs.shift
+        index, shift = pairs.atoms, pairs.shift
         if not self.is_all:
             near = self.atoms[index[0]]
             index, shift = self.number[index[:, near]], shift[near]

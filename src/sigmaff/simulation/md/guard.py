@@ -114,8 +114,8 @@ def _check_starts(model: Predictor, starts: dict[int, Atoms], config: GuardConfi
         if problem := start_problem(atoms, model, config):
             raise DataError(f"start {index}: {problem}")
     found = evaluate_once(model, list(starts.values()), config.forces_std)
-    for place, problem in found.problems.items():
-        raise DataError(f"start {list(starts)[place]}: {problem.message}")
+    for place, refused in found.problems.items():
+        raise DataError(f"start {list(starts)[place]}: {refused.message}")
     if "forces_uncertainty" not in found.results(0):
         raise ConfigError("the model gives no σ of forces, so no limit on it can guard a run")
 

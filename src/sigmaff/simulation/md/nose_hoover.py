@@ -61,10 +61,7 @@ class Chain(NamedTuple):
         return scale, eta.T, p.T
 
     def _push(self, p: FloatArray, link: int, doubled: FloatArray, delta: float) -> None:
-        if link == 0:
-            force = doubled - self.target
-        else:
-            force = p[link - 1] ** 2 / self.masses[link - 1] - self.energy
+        force = doubled - self.target if link == 0 else p[link - 1] ** 2 / self.masses[link - 1] - self.energy
         if link == LENGTH - 1:
             p[link] += 0.5 * delta * force
         else:
@@ -83,7 +80,7 @@ class NoseHoover(Integrator):
 
     def __init__(self, system: System, config: MotionConfig, temperature: FloatArray) -> None:
         super().__init__(system, config, temperature)
-        n_free = 3.0 * (system.n_atoms - 1)
+        n_free: FloatArray = 3.0 * (system.n_atoms - 1.0)
         self.thermostat = chain(self.energy, n_free, n_free, config.damping * units.fs)
 
     def start(self) -> State:
@@ -170,7 +167,7 @@ class IsotropicBarostat(Barostat):
     n_cell = 1
 
     def mass_factor(self) -> FloatArray:
-        return 3.0 * self.system.n_atoms + 3.0
+        return np.asarray(3.0 * self.system.n_atoms + 3.0)
 
     def cell_kicked(self, state: State) -> State:
         volume, doubled = _volume(state["cell"]), self.system.doubled_kinetic(state["momenta"])
@@ -198,7 +195,7 @@ class FullBarostat(Barostat):
     n_cell = 9
 
     def mass_factor(self) -> FloatArray:
-        return self.system.n_atoms + 1.0
+        return np.asarray(self.system.n_atoms + 1.0)
 
     def cell_kicked(self, state: State) -> State:
         momenta, volume = state["momenta"], _volume(state["cell"])[:, None, None]
@@ -233,9 +230,9 @@ def _volume(cell: FloatArray) -> FloatArray:
 
 def _axes(matrices: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Eigenvalues (n, 3) and eigenvectors (n, 3, 3) of symmetric matrices; NaN where these are not finite."""
-    is_finite = np.isfinite(matrices).all((1, 2))
-    values, axes = np.linalg.eigh(np.where(is_finite[:, None, None], matrices, 0.0))
-    return np.where(is_finite[:, None], values, np.nan), axes
+    is_finite = np.isfinite(matrices).all((1, 2), keepdims=True)
+    values, axes = np.linalg.eigh(np.where(is_finite, matrices, 0.0))
+    return np.where(is_finite[:, 0], values, np.nan), axes
 
 
 def _turned(vectors: FloatArray, axes: FloatArray) -> FloatArray:
