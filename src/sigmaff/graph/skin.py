@@ -23,8 +23,8 @@ from sigmaff.graph.neighbors import FloatArray, IndexArray, search_pairs
 
 SKIN = 0.5
 """Å."""
-SMALL, WIDE_SKIN = 32, 1000.0
-"""A structure of so few atoms that is not periodic gets a skin of so many Å: all of its pairs."""
+SMALL, WIDE_SKIN = 32, 20.0
+"""A structure of so few atoms that is not periodic gets a skin of so many Å: nearly all of its pairs."""
 ROUNDING = 1e-6
 """Å. Subtracted from the way that an atom may go."""
 
