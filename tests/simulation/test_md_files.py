@@ -71,7 +71,7 @@ def test_text_waits_for_a_checkpoint(tmp_path: Path):
     out.append("trajectory-0.extxyz", "one ")
     out.append("trajectory-0.extxyz", "two ")
     assert (out.size("trajectory-0.extxyz"), content(tmp_path, "trajectory-0.extxyz")) == (8, "")
-    assert out.flush() == {"trajectory-0.extxyz": 8}
+    assert out.write() == ({"trajectory-0.extxyz": 8}, [tmp_path / "trajectory-0.extxyz"])
     assert content(tmp_path, "trajectory-0.extxyz") == "one two "
 
 
@@ -90,12 +90,12 @@ def test_text_is_seen_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_cut_in_text_that_waits_touches_no_file(tmp_path: Path):
     out = Output(tmp_path)
     out.append("a", "kept ")
-    out.flush()
+    out.write()
     out.append("a", "also gone")
     out.cut("a", 9)
     assert (out.has_cuts, out.size("a")) == (False, 9)
     out.append("a", "!")
-    out.flush()
+    out.write()
     assert content(tmp_path, "a") == "kept also!"
 
 
@@ -103,23 +103,23 @@ def test_a_cut_below_the_disk_waits_for_the_checkpoint(tmp_path: Path):
     """Until then the last checkpoint can be resumed: it needs the whole file."""
     out = Output(tmp_path)
     out.append("a", "kept gone")
-    out.flush()
+    out.write()
     out.append("a", " and more")
     out.cut("a", 4)
     assert (out.has_cuts, out.size("a"), content(tmp_path, "a")) == (True, 4, "kept gone")
-    assert out.flush() == {"a": 4}
+    assert out.write()[0] == {"a": 4}
     out.apply_cuts()
     assert content(tmp_path, "a") == "kept"
     out.append("a", "!")
-    out.flush()
+    out.write()
     assert content(tmp_path, "a") == "kept!"
 
 
 def test_a_resumed_log_has_one_header(tmp_path: Path):
     out = Output(tmp_path)
     out.append_rows([{"step": 0, "x": 0.5}, {"step": 1, "x": None}])
-    sizes = out.flush()
+    sizes, _ = out.write()
     again = Output(tmp_path, sizes)
     again.append_rows([{"step": 2, "x": 1.5, "new": 3.0}])
-    again.flush()
+    again.write()
     assert content(tmp_path, LOG) == "step,x\n0,0.5\n1,\n2,1.5\n"

@@ -66,6 +66,16 @@ class SkinList:
         self._of = np.zeros(0, dtype=np.int64)  # structure of each pair
         self._index, self._images, self._shift = np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3)), np.zeros((0, 3))
 
+    def select(self, chosen: npt.NDArray[np.bool_]) -> "SkinList":
+        """The list of these structures alone; what was searched stays."""
+        counts, kept = np.diff(self._first)[chosen], np.flatnonzero(chosen)
+        other = SkinList(counts.tolist(), self.periodic[chosen], self.cutoff)
+        other._skin, other._boxes, other._cells = self._skin[chosen], self._boxes[chosen], self._cells[chosen]
+        other._positions = self._positions[chosen[self._structure]]
+        other._found = [self._found[structure] for structure in kept.tolist()]
+        other._join()
+        return other
+
     def pairs(self, positions: FloatArray, cells: FloatArray) -> Pairs:
         """The pairs of finite positions (n_atoms, 3) and cells (n_structures, 3, 3), Å.
 
@@ -123,11 +133,16 @@ class SkinList:
             try:
                 where = (positions[atoms], cells[structure], self.periodic[structure])
                 index, images, _, self._boxes[structure] = search_pairs(*where, self.cutoff, reach)
-                self._found[structure] = index + self._first[structure], images
+                self._found[structure] = index, images
             except DataError as error:
                 self.problems[structure], self._found[structure] = str(error), _NONE
                 self._positions[atoms] = self._cells[structure] = np.nan  # search again
-        self._index = np.concatenate([index for index, _ in self._found], axis=1)
+        self._join()
+
+    def _join(self) -> None:
+        """The pairs of all structures in one row."""
+        pairs = zip(self._found, self._first, strict=False)
+        self._index = np.concatenate([index + first for (index, _), first in pairs], axis=1)
         self._images = np.concatenate([images for _, images in self._found]).astype(np.float64)
         self._of = np.repeat(np.arange(len(self._found)), [len(images) for _, images in self._found])
 

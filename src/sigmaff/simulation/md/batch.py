@@ -22,21 +22,20 @@ class Batch:
     """Replicas with their integrator, their neighbours, and their states."""
 
     def __init__(self, replicas: Sequence[Replica], model: Predictor, config: MDConfig) -> None:
-        self.model, self.config = model, config
+        self.config = config
         self.history: deque[State] = deque(maxlen=config.rollback if config.on_crossing == "rollback" else 1)
         self.state: State = {}
         self.moved: State = {}  # after the first half of the last step
         self.depth: IndexArray = np.zeros(len(replicas), dtype=np.int64)  # states of the history that are a replica's
         self.replicas: list[Replica] = []
         if replicas:
-            self._assemble(replicas, System.of([replica.atoms for replica in replicas]))
+            self._assemble(replicas, Evaluator(model, System.of([replica.atoms for replica in replicas])))
 
-    def _assemble(self, replicas: Sequence[Replica], system: System) -> None:
-        self.replicas, self.system = list(replicas), system
+    def _assemble(self, replicas: Sequence[Replica], evaluator: Evaluator) -> None:
+        self.replicas, self.evaluator, self.system = list(replicas), evaluator, evaluator.system
         temperature = np.array([replica.origin.temperature or np.nan for replica in replicas])
         generators = [replica.rng for replica in replicas]
-        self.integrator = build_integrator(system, self.config, temperature, generators)
-        self.evaluator = Evaluator(self.model, system)
+        self.integrator = build_integrator(self.system, self.config, temperature, generators)
         self.hottest: FloatArray = self.config.hottest * np.array([replica.target for replica in replicas])  # K
         kept = ("energy", "forces", "stress") if self.config.ensemble == "npt" else ("energy", "forces")
         self.kept, self.names = kept, (*PLACE, *kept, *self.integrator.start())
@@ -111,7 +110,7 @@ class Batch:
         replicas = [replica for replica, is_kept in zip(self.replicas, chosen.tolist(), strict=True) if is_kept]
         self.replicas = []
         if replicas:
-            self._assemble(replicas, self.system.select(chosen))
+            self._assemble(replicas, self.evaluator.select(chosen))
 
 
 class Stds(NamedTuple):

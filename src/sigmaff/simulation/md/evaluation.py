@@ -57,15 +57,19 @@ class Evaluation:
 class Evaluator:
     """Predicts one system again and again. It keeps neighbours, and what the graph holds beside positions."""
 
-    def __init__(self, model: Predictor, system: System) -> None:
+    def __init__(self, model: Predictor, system: System, neighbors: SkinList | None = None) -> None:
+        """neighbors: of this system, if they are known already."""
         self.model, self.system = model, system
         radii = covalent_radii[system.numbers]
         self.closest = OVERLAP * radii  # Å, half of the distance of two such atoms
-        self.neighbors = SkinList(
-            system.n_atoms.tolist(), system.periodic, max(model.cutoff, 2.0 * float(self.closest.max()))
-        )
+        cutoff = max(model.cutoff, 2.0 * float(self.closest.max()))
+        self.neighbors = neighbors or SkinList(system.n_atoms.tolist(), system.periodic, cutoff)
         self.is_periodic: BoolArray = np.asarray(system.periodic.any(1))
         self.everything = _Chosen(system, np.ones(system.n_replicas, dtype=bool))
+
+    def select(self, chosen: BoolArray) -> "Evaluator":
+        """For these replicas alone."""
+        return Evaluator(self.model, self.system.select(chosen), self.neighbors.select(chosen))
 
     def evaluate(self, state: State, forces_std: ForceStdMethod, with_std: BoolArray) -> Evaluation:
         """Energies and forces, and force σ of the replicas for which ``with_std`` (n_replicas,) says so."""

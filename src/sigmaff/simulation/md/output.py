@@ -74,14 +74,12 @@ class Output:
         if monotonic() - self._last > PATIENCE:
             self._write()
 
-    def flush(self) -> dict[str, int]:
-        """Write everything to the disk; the sizes of the files."""
+    def write(self) -> tuple[dict[str, int], list[Path]]:
+        """Write all that waits; the sizes of the files, and those that a power cut could still take (``make_safe``)."""
         self._write()
-        for name in sorted(self._unsafe):
-            with (self.directory / name).open("rb") as file:
-                os.fsync(file.fileno())
+        unsafe = [self.directory / name for name in sorted(self._unsafe)]
         self._unsafe.clear()
-        return dict(self._written)
+        return dict(self._written), unsafe
 
     def append_rows(self, rows: Iterable[dict[str, float | None]]) -> None:
         """Append lines to the log; one that an older version began keeps its columns."""
@@ -106,3 +104,10 @@ class Output:
                 self._written[name] = self._written.get(name, 0) + len(data)
                 self._unsafe.add(name)
                 data.clear()
+
+
+def make_safe(paths: Iterable[Path]) -> None:
+    """Return when a power cut cannot take what was written to these files."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

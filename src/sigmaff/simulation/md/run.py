@@ -1,6 +1,7 @@
 """Guarded molecular dynamics: many replicas in one batch, each stopped when a σ of it exceeds its limit."""
 
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -21,7 +22,7 @@ from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read
 from sigmaff.simulation.md.checks import Checks
 from sigmaff.simulation.md.config import MDConfig, MotionConfig
 from sigmaff.simulation.md.drift import DriftRule, drift_rule
-from sigmaff.simulation.md.output import CROSSINGS, Output, trajectory_name
+from sigmaff.simulation.md.output import CROSSINGS, Output, make_safe, trajectory_name
 from sigmaff.simulation.md.replica import Origin, Record, Replica
 from sigmaff.simulation.md.safety import Safety
 from sigmaff.simulation.md.status import StatusNote
@@ -79,8 +80,9 @@ def run_md(
     with run_folder(directory).lock():
         drift = None if calibration is None else drift_rule(calibration.forces_std, config.false_alarm)
         summary = open_run(directory, model, structures, config, calibration, drift)
-        run = _Run(model, structures, config, summary, directory, drift)
-        run.go(listener or Listener())
+        with ThreadPoolExecutor(max_workers=1) as writer:
+            run = _Run(model, structures, config, summary, directory, drift, writer)
+            run.go(listener or Listener())
     crossings = directory / CROSSINGS
     frames = read(crossings, ":", format="extxyz") if crossings.exists() and crossings.stat().st_size else []
     return MDResult(
@@ -105,7 +107,10 @@ class _Run:
         summary: Summary,
         directory: Path,
         drift: DriftRule | None,
+        writer: Executor,
     ) -> None:
+        """writer: of checkpoints, one after the other."""
+        self.writer, self.saving = writer, writer.submit(lambda: None)
         self.config, self.summary, self.directory = config, summary, directory
         self.limits = Limits(
             forces=None if summary.threshold is None else summary.threshold.value,
@@ -186,12 +191,23 @@ class _Run:
     def _save(self) -> None:
         past = {replica.origin.number: replica.history for replica in self.replicas if not replica.running}
         past |= {replica.origin.number: self.batch.past(index) for index, replica in enumerate(self.batch.replicas)}
-        Checkpoint(
-            sizes=self.output.flush(),
+        sizes, unsafe = self.output.write()
+        checkpoint = Checkpoint(
+            sizes=sizes,
             memories=[replica.memory() for replica in self.replicas],
             histories=[past[number] for number in range(len(self.replicas))],
-        ).write(self.directory)
-        self.output.apply_cuts()
+        )
+        self.saving.result()  # raises what went wrong there
+        self.saving = self.writer.submit(_store, checkpoint, unsafe, self.directory)
+        if self.output.has_cuts or not self.batch.replicas:
+            self.saving.result()
+            self.output.apply_cuts()
+
+
+def _store(checkpoint: Checkpoint, unsafe: Sequence[Path], directory: Path) -> None:
+    """Beside the run, which waits for nothing but the checkpoint before."""
+    make_safe(unsafe)
+    checkpoint.write(directory)
 
 
 def start_problem(atoms: Atoms, model: Predictor, config: MotionConfig) -> str | None:
