@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import ase.io
@@ -30,24 +31,23 @@ from sigmaff.models import Model
 from sigmaff.simulation.md import MDConfig, run_md
 
 TIME_STEP = 0.5  # fs
-TEMPERATURE = 300.0  # K
 BASE = "one replica, sigmaff md"
 
 Times = dict[str, list[tuple[float, float]]]
 """Of each case, in every round: seconds per step of a replica, of the clock and of the processor."""
 
 
-def through_ase(model: Model, start: Atoms, steps: int) -> None:
+def through_ase(model: Model, start: Atoms, temperature: float, steps: int) -> None:
     atoms = start.copy()
     atoms.calc = Calculator(model, forces_uncertainty="none")
-    MaxwellBoltzmannDistribution(atoms, temperature_K=TEMPERATURE)
-    Langevin(atoms, TIME_STEP * units.fs, temperature_K=TEMPERATURE, friction=0.01 / units.fs, fixcm=False).run(steps)
+    MaxwellBoltzmannDistribution(atoms, temperature_K=temperature)
+    Langevin(atoms, TIME_STEP * units.fs, temperature_K=temperature, friction=0.01 / units.fs, fixcm=False).run(steps)
 
 
-def ours(model: Model, start: Atoms, steps: int, replicas: int, *, guarded: bool) -> None:
+def ours(model: Model, start: Atoms, temperature: float, steps: int, replicas: int, *, guarded: bool) -> None:
     """As ``sigmaff md`` does it, trajectories and log included; guarded: force σ every 10 steps."""
     config = MDConfig(
-        temperature=(TEMPERATURE,),
+        temperature=(temperature,),
         timestep=TIME_STEP,
         steps=steps,
         replicas=replicas,
@@ -55,19 +55,22 @@ def ours(model: Model, start: Atoms, steps: int, replicas: int, *, guarded: bool
         stop_above=1e3 if guarded else None,
     )
     with tempfile.TemporaryDirectory() as folder:
-        run_md(model, [start], config, Path(folder) / "run")
+        ends = run_md(model, [start], config, Path(folder) / "run").records
+    assert all(record.ending == "finished" for record in ends), "a replica ended early: take a better model"
 
 
-def measure(model: Model, start: Atoms, steps: int, replicas: list[int]) -> dict[str, tuple[float, float]]:
+def measure(
+    model: Model, start: Atoms, temperature: float, steps: int, replicas: list[int]
+) -> dict[str, tuple[float, float]]:
     """Seconds of each case per step of a replica, once, after a short run that warms up."""
     cases: dict[str, tuple[Callable[[int], None], int]] = {
-        "one molecule, ASE's Langevin and our calculator": (lambda n: through_ase(model, start, n), 1)
+        "one molecule, ASE's Langevin and our calculator": (lambda n: through_ase(model, start, temperature, n), 1)
     }
     for guarded, words in ((False, ""), (True, ", force σ every 10 steps")):
-        cases[BASE + words] = (lambda n, guarded=guarded: ours(model, start, n, 1, guarded=guarded), 1)
-        for many in replicas:
-            run = lambda n, many=many, guarded=guarded: ours(model, start, n, many, guarded=guarded)  # noqa: E731
-            cases[f"{many} replicas, sigmaff md{words}"] = (run, many)
+        for many in (1, *replicas):
+            name = BASE if many == 1 else f"{many} replicas, sigmaff md"
+            run = partial(ours, model, start, temperature, replicas=many, guarded=guarded)
+            cases[name + words] = (run, many)
     found = {}
     for name, (run, count) in cases.items():
         n_steps = max(20, steps // count // 10 * 10)
@@ -83,6 +86,7 @@ def in_process(source: Path, options: argparse.Namespace) -> dict[str, tuple[flo
     """One round by the version with this ``src``."""
     replicas = [str(count) for count in options.replicas]
     command = [sys.executable, __file__, str(options.model), str(options.start), "--steps", str(options.steps)]
+    command += ["--temperature", str(options.temperature)]
     path = os.pathsep.join([str(source), str(Path(__file__).parent)])
     output = subprocess.run(
         [*command, "--replicas", *replicas, "--once"],
@@ -116,6 +120,7 @@ def main() -> None:
     parser.add_argument("start", type=Path, help="a file whose first structure moves")
     parser.add_argument("--replicas", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--steps", type=int, default=400, help="of all replicas together; at least 20 of each")
+    parser.add_argument("--temperature", type=float, default=300.0, help="K")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--before", type=Path, help="the folder src of another version")
     parser.add_argument("--json", type=Path, help="where all times are written")
@@ -125,7 +130,7 @@ def main() -> None:
     read = ase.io.read(options.start, "0")
     start = Atoms(read.numbers, read.positions)
     if options.once:
-        print(json.dumps(measure(load(options.model), start, options.steps, options.replicas)))
+        print(json.dumps(measure(load(options.model), start, options.temperature, options.steps, options.replicas)))
         return
     sources = {"before": options.before} if options.before else {}
     sources["now"] = Path(sigmaff.__file__).parent.parent

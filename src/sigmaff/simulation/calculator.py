@@ -53,7 +53,6 @@ class Calculator(AseCalculator):
     implemented_properties: ClassVar[list[str]] = [*ASE_NAMES.values(), "free_energy"]
     default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto", "stress_uncertainty": False}
     discard_results_on_any_change = True
-    ignored_changes: ClassVar[set[str]] = {"initial_charges", "initial_magmoms"}
 
     def __init__(
         self,
@@ -134,7 +133,7 @@ class Calculator(AseCalculator):
             self._warn_of_undetermined(atoms.get_chemical_formula())
 
     def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:
-        """What has changed since the last calculation, to the last bit."""
+        """What has changed since the last calculation, to the last bit; initial charges and moments are no matter."""
         last = self.atoms
         if last is None:
             return list(all_changes)

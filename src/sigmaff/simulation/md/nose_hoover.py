@@ -80,7 +80,7 @@ class NoseHoover(Integrator):
 
     def __init__(self, system: System, config: MotionConfig, temperature: FloatArray) -> None:
         super().__init__(system, config, temperature)
-        n_free: FloatArray = 3.0 * (system.n_atoms - 1.0)
+        n_free = np.asarray(3.0 * (system.n_atoms - 1), dtype=np.float64)
         self.thermostat = chain(self.energy, n_free, n_free, config.damping * units.fs)
 
     def start(self) -> State:
@@ -230,7 +230,7 @@ def _volume(cell: FloatArray) -> FloatArray:
 
 def _axes(matrices: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Eigenvalues (n, 3) and eigenvectors (n, 3, 3) of symmetric matrices; NaN where these are not finite."""
-    is_finite = np.isfinite(matrices).all((1, 2), keepdims=True)
+    is_finite = np.asarray(np.isfinite(matrices).all((1, 2), keepdims=True))
     values, axes = np.linalg.eigh(np.where(is_finite, matrices, 0.0))
     return np.where(is_finite[:, 0], values, np.nan), axes
 
