@@ -67,11 +67,8 @@ class Batch:
         return found
 
     def _evaluate(self) -> Evaluation:
-        steps, due = self.state["step"], np.zeros(len(self.replicas), dtype=bool)
-        for interval in (self.config.check_every, self.config.every, self.config.drift_every):
-            due |= steps % interval == 0
-        is_wanted = self.config.forces_std != "none"
-        found = self.evaluator.evaluate(self.state, self.config.forces_std, due & is_wanted)
+        with_std = self.config.is_looked_at(self.state["step"]) & (self.config.forces_std != "none")
+        found = self.evaluator.evaluate(self.state, self.config.forces_std, with_std)
         self.state = self.state | {name: found.kept[name] for name in self.kept if name in found.kept}
         return found
 

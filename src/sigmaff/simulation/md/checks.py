@@ -32,10 +32,11 @@ class Checks:
         batch, steps = self.batch, self.batch.state["step"]
         alive = self._give_up(found)
         is_due = alive & (steps % self.config.every == 0)
-        stds = Stds.of(found, batch.system) if self._is_look(steps) else None
-        crossed = {} if stds is None else self._look(found, stds, alive)
-        if crossed or is_due.any():
-            self._write(found, stds or Stds.of(found, batch.system), crossed, is_due)
+        crossed: dict[int, Reading] = {}
+        if self.config.is_looked_at(steps).any():
+            stds = Stds.of(found, batch.system)
+            crossed = self._look(found, stds, alive)
+            self._write(found, stds, crossed, is_due)
         stopped = {} if self.config.on_crossing == "continue" else crossed
         ended = [index for index, reading in stopped.items() if self._stop(index, reading)]
         batch.remember()
@@ -49,12 +50,6 @@ class Checks:
             is_moving[index] = False
         if not is_moving.all():
             batch.keep(is_moving)
-
-    def _is_look(self, steps: FloatArray) -> bool:
-        """Whether a step may have a σ to look at."""
-        config = self.config
-        intervals = (config.check_every, config.every, config.drift_every)
-        return any(bool((steps % interval == 0).any()) for interval in intervals)
 
     def _give_up(self, found: Evaluation) -> BoolArray:
         """End the replicas that are not physical any more; the others."""
@@ -117,6 +112,8 @@ class Checks:
 
     def _write(self, found: Evaluation, stds: Stds, crossed: dict[int, Reading], is_due: BoolArray) -> None:
         """Frames and log lines, in the order of replicas."""
+        if not (crossed or is_due.any()):
+            return
         batch, rows = self.batch, []
         observed = self._observations(stds)
         sizes = batch.state["trajectory"].copy()
