@@ -122,8 +122,10 @@ class DynamicsConfig(MotionConfig):
 
     def is_looked_at(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether σ is looked at at each of these steps: for a check, a frame, or the drift monitor."""
-        intervals = (self.check_every, self.every, self.drift_every)
-        return np.logical_or.reduce([steps % interval == 0 for interval in intervals])
+        looked = np.zeros(len(steps), dtype=bool)
+        for interval in (self.check_every, self.every, self.drift_every):
+            looked |= steps % interval == 0
+        return looked
 
 
 class MDConfig(DynamicsConfig):
