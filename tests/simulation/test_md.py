@@ -19,7 +19,7 @@ from sigmaff.heads import DeterministicConfig
 from sigmaff.progress import Listener
 from sigmaff.simulation import Calculator
 from sigmaff.simulation.md import MDConfig, MDResult, run_md
-from sigmaff.simulation.md.integrator import redrawn_momenta, temperature_of
+from sigmaff.simulation.md.integrator import temperature_of
 
 NVE = MDConfig(ensemble="nve", temperature=(), steps=12, every=4, check_every=4)
 
@@ -235,15 +235,6 @@ def test_noted_crossings_are_entries(tmp_path: Path):
     entries = np.flatnonzero(above & ~np.concatenate([[False], above[:-1]]))
     assert [frame.info["step"] for frame in result.crossings] == entries.tolist()
     assert len(entries) > 3
-
-
-def test_redrawn_velocities_keep_the_energy():
-    atoms = moving(ethanol())
-    momenta = redrawn_momenta(atoms, np.random.default_rng(0))
-    kinetic = 0.5 * (momenta**2 / atoms.get_masses()[:, None]).sum()
-    assert kinetic == pytest.approx(atoms.get_kinetic_energy())
-    assert np.abs(momenta.sum(0)).max() < 1e-12
-    assert np.abs(momenta - atoms.get_momenta()).max() > 0.1
 
 
 @pytest.mark.parametrize(

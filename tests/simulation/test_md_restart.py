@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from calculator_case import LNK_CONFIG, build_potential, ethanol, water_crystal
 from md_case import RESTARTED, WAYS, Wells, at_sites, changed, files, final_state, name_of
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import folder_lock
+from sigmaff.graph import skin
+from sigmaff.graph.neighbors import search_pairs
 from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.md import MDConfig, Scores, run_md
+from sigmaff.simulation.md.checkpoint import Checkpoint, read_checkpoint
 
 SHORT = changed(RESTARTED, steps=60)
 
@@ -88,6 +92,77 @@ def test_resume_after_an_interrupt_with_every_thermostat(way: MDConfig, tmp_path
     assert files(tmp_path / "broken") == files(tmp_path / "unbroken")
     for name, values in final_state(tmp_path / "unbroken", 1).items():
         assert values.tobytes() == final_state(tmp_path / "broken", 1)[name].tobytes()
+
+
+def test_resume_does_not_depend_on_when_neighbours_were_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Hot crystals, whose atoms leave the skin again and again; a resumed run begins with a search of its own."""
+    searched: list[int] = []
+
+    def counted(*where: Any) -> Any:
+        searched.append(len(where[0]))
+        return search_pairs(*where)
+
+    monkeypatch.setattr(skin, "search_pairs", counted)
+    potential, start = build_potential(LNK_CONFIG), water_crystal()
+    config = MDConfig(temperature=400.0, timestep=1.0, steps=24, replicas=2, every=5, forces_std="none", hottest=1e9)
+    config = changed(config, checkpoint_every=3)
+    unbroken = run_md(potential, [start], config, tmp_path / "unbroken")
+    n_steps = max(record.ended_at or 0 for record in unbroken.records)  # atoms may overlap before the end
+    assert len(searched) > 4
+    for calls in (n_steps // 3, 2 * n_steps // 3):
+        directory = tmp_path / f"broken-{calls}"
+        interrupted(potential, start, config, directory, calls=calls)
+        run_md(potential, [start], config, directory)
+        assert files(directory) == files(tmp_path / "unbroken")
+        momenta = [final_state(folder, 1)["momenta"] for folder in (directory, tmp_path / "unbroken")]
+        assert momenta[0].tobytes() == momenta[1].tobytes()
+
+
+@pytest.mark.parametrize("on_crossing", ["stop", "rollback"])
+def test_resume_beside_replicas_that_have_ended(on_crossing: str, tmp_path: Path):
+    """Some of six end at a crossing, and the others move on in a smaller batch."""
+    config = changed(SHORT, temperature=(150.0, 500.0), replicas=3, on_crossing=on_crossing, max_rollbacks=1)
+    unbroken = run_md(Wells(), [at_sites()], config, tmp_path / "unbroken")
+    endings = {record.ending for record in unbroken.records}
+    assert endings == {"finished", "crossing"}
+    for calls in (3, 20, 41):
+        directory = tmp_path / f"broken-{calls}"
+        interrupted(Wells(), at_sites(), config, directory, calls=calls)
+        assert run_md(Wells(), [at_sites()], config, directory).records == unbroken.records
+        assert files(directory) == files(tmp_path / "unbroken")
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Although another thread writes it."""
+    written: list[Checkpoint] = []
+
+    def full(self: Checkpoint, directory: Path) -> None:
+        written.append(self)
+        if len(written) > 2:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(Checkpoint, "write", full)
+    with pytest.raises(OSError, match="no space left"):
+        run_md(Wells(), [at_sites()], SHORT, tmp_path)
+    assert len(written) == 3
+
+
+def test_a_checkpoint_gives_back_what_it_was_given(tmp_path: Path):
+    """Also where replicas have states of other numbers, sizes and names."""
+    histories = [
+        {"positions": np.arange(12.0).reshape(2, 2, 3), "step": np.array([3, 4])},
+        {"positions": np.arange(9.0).reshape(1, 3, 3) / 7, "step": np.array([2]), "thermostat": np.ones((1, 3))},
+        {},
+    ]
+    Checkpoint(sizes={"log.csv": 5}, memories=[{"a": k} for k in range(3)], histories=histories).write(tmp_path)
+    found = read_checkpoint(tmp_path)
+    assert found is not None
+    assert (found.sizes, found.memories) == ({"log.csv": 5}, [{"a": 0}, {"a": 1}, {"a": 2}])
+    for state, expected in zip(found.histories, histories, strict=True):
+        assert state.keys() == expected.keys()
+        for name, values in expected.items():
+            assert state[name].dtype == values.dtype
+            np.testing.assert_array_equal(state[name], values)
 
 
 def test_resume_keeps_the_drift_monitor(tmp_path: Path):

@@ -38,6 +38,32 @@ def neighbor_pairs(
     for each pair of opposite images. Order and direction depend only on the numbers of atoms and images, so a
     rotated or mirrored structure has the same pairs in the same order.
     """
+    pair_index, images, distance, box = search_pairs(positions, cell, periodic, cutoff, cutoff)
+    require_apart(pair_index, distance)
+    return pair_index, images @ box
+
+
+def require_apart(pair_index: IndexArray, distance: FloatArray) -> None:
+    """Raise an error if two atoms are closer than ``MIN_DISTANCE``."""
+    if len(distance) and distance.min() < MIN_DISTANCE:
+        pair = int(distance.argmin())
+        first, second = pair_index[:, pair]
+        raise DataError(
+            f"atoms {first} and {second} are {distance[pair]:.3g} Å apart; they overlap, so the structure is invalid"
+        )
+
+
+def search_pairs(
+    positions: FloatArray,
+    cell: FloatArray | None,
+    periodic: npt.NDArray[np.bool_] | None,
+    cutoff: float,
+    reach: float,
+) -> tuple[IndexArray, IndexArray, FloatArray, FloatArray]:
+    """Pairs closer than ``reach``, images (n_pairs, 3), distances, and the cell that the images count in.
+
+    What cannot be searched within ``cutoff`` is an error.
+    """
     if not np.isfinite(positions).all():
         atom = int(np.argwhere(~np.isfinite(positions))[0, 0])
         raise DataError(f"atom {atom} has a position that is not a finite number")
@@ -46,18 +72,14 @@ def neighbor_pairs(
     else:
         box = _checked_cell(np.asarray(cell, dtype=np.float64), np.asarray(periodic, dtype=bool))
     if len(positions) == 0:
-        return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3))
+        return np.zeros((2, 0), dtype=np.int64), np.zeros((0, 3), dtype=np.int64), np.zeros(0), box
     _check_size(positions, box, periodic, cutoff)
-    search = NeighborList(cutoff=cutoff, full_list=False, n_threads=1)
+    search = NeighborList(cutoff=reach, full_list=False, n_threads=1)
     first, second, shift, distance = search.compute(points=positions, box=box, periodic=periodic, quantities="ijSd")
-    if len(distance) and distance.min() < MIN_DISTANCE:
-        pair = int(distance.argmin())
-        raise DataError(
-            f"atoms {first[pair]} and {second[pair]} are {distance[pair]:.3g} Å apart; "
-            "they overlap, so the structure is invalid"
-        )
-    pair_index, shift = _ordered(np.stack([first, second]).astype(np.int64), shift.astype(np.int64), len(positions))
-    return pair_index, shift @ box
+    pair_index, images, order = _ordered(
+        np.stack([first, second]).astype(np.int64), shift.astype(np.int64), len(positions)
+    )
+    return pair_index, images, distance[order], box
 
 
 def _check_size(positions: FloatArray, box: FloatArray, periodic: npt.NDArray[np.bool_], cutoff: float) -> None:
@@ -88,15 +110,18 @@ def _check_size(positions: FloatArray, box: FloatArray, periodic: npt.NDArray[np
         )
 
 
-def _ordered(pair_index: IndexArray, shift: IndexArray, n_atoms: int) -> tuple[IndexArray, IndexArray]:
-    """Direct pairs from the lower to the higher atom (between images of one atom, to the higher image); sort them."""
+def _ordered(pair_index: IndexArray, shift: IndexArray, n_atoms: int) -> tuple[IndexArray, IndexArray, IndexArray]:
+    """Direct pairs from the lower to the higher atom (between images of one atom, to the higher image); sort them.
+
+    Returns also their former places.
+    """
     base = 2 * int(np.abs(shift).max(initial=0)) + 1
     image = shift @ np.array([base**2, base, 1])
     reverse = (pair_index[0] > pair_index[1]) | ((pair_index[0] == pair_index[1]) & (image < 0))
     pair_index = np.where(reverse, pair_index[::-1], pair_index)
     shift, image = np.where(reverse[:, None], -shift, shift), np.where(reverse, -image, image)
     order = np.argsort((pair_index[0] * n_atoms + pair_index[1]) * base**3 + image)
-    return pair_index[:, order], shift[order]
+    return pair_index[:, order], shift[order], order
 
 
 def _checked_cell(cell: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:

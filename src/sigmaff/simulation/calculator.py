@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
+import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
@@ -14,7 +15,8 @@ from torch import nn
 
 from sigmaff.data import other_state
 from sigmaff.errors import ConfigError, DataError, UncertaintyError, UncertaintyWarning
-from sigmaff.graph import build_graph
+from sigmaff.graph import GraphBuilder
+from sigmaff.graph.skin import SKIN
 from sigmaff.models import Model
 from sigmaff.models.file import load
 from sigmaff.models.prediction import ForceStdMethod, Predictor, warn_of_undetermined
@@ -51,7 +53,6 @@ class Calculator(AseCalculator):
     implemented_properties: ClassVar[list[str]] = [*ASE_NAMES.values(), "free_energy"]
     default_parameters: ClassVar[dict[str, Any]] = {"forces_uncertainty": "auto", "stress_uncertainty": False}
     discard_results_on_any_change = True
-    ignored_changes: ClassVar[set[str]] = {"initial_charges", "initial_magmoms"}
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Calculator(AseCalculator):
         stress_uncertainty: bool = False,
         warn_above: Above = "auto",
         stop_above: Above = None,
+        skin: float = SKIN,
         device: torch.device | str | None = None,
     ) -> None:
         """
@@ -73,6 +75,8 @@ class Calculator(AseCalculator):
             on several σ; "auto": twice the largest σ of the structures that the model was calibrated on, for force σ,
             energy σ per atom and atomic σ; off if the model does not record it; None: never.
         stop_above: raise ``UncertaintyError`` when a σ is above this, in place of results; the same choices.
+        skin: Å; neighbours are searched so far beyond the cutoff, and again when an atom has moved by half of it. It
+            changes no result, and costs memory; 0: they are searched each time.
         device: where a model file is loaded to; a model given as an object stays where it is.
         """
         if isinstance(model, str | Path):
@@ -82,6 +86,7 @@ class Calculator(AseCalculator):
         if isinstance(model, nn.Module) and model.training:
             raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
         self.model = model
+        self._graphs = GraphBuilder(model.cutoff, skin=skin)
         self._told: set[str] = set()  # compositions whose energies are undetermined
         self.watch = Watch(model, warn_above=warn_above, stop_above=stop_above, warn=_warn)
         super().__init__(forces_uncertainty=forces_uncertainty, stress_uncertainty=stress_uncertainty)
@@ -108,26 +113,37 @@ class Calculator(AseCalculator):
         So does one with a σ above ``stop_above``, with ``UncertaintyError``.
         """
         self.results = {}
-        super().calculate(atoms, properties, system_changes)
-        if not self.atoms:
+        if atoms is not None and self.check_state(atoms):
+            self.atoms = atoms.copy()
+        atoms = self.atoms if atoms is None else atoms
+        if not atoms:
             raise DataError("there are no atoms to calculate; pass a structure, or set atoms.calc to this calculator")
         how, with_stress = self.parameters["forces_uncertainty"], self.parameters["stress_uncertainty"]
         if how == "none" and not {"forces_uncertainty", "stress_uncertainty"}.isdisjoint(properties):
             how = "auto"
         with_stress = with_stress or "stress_uncertainty" in properties
-        if isinstance(self.model, Model) and (problem := other_state(self.atoms, self.model.electrons)):
-            raise DataError(f"{self.atoms.symbols}: {problem}")
-        graph = build_graph(self.atoms, self.model.cutoff, dtype=torch.float64)
-        prediction = self.model.predict(graph, forces_std=how, stress_std=with_stress)
-        results = finite_results(prediction, self.atoms)
+        if atoms.info and isinstance(self.model, Model) and (problem := other_state(atoms, self.model.electrons)):
+            raise DataError(f"{atoms.symbols}: {problem}")
+        prediction = self.model.predict(self._graphs.build(atoms), forces_std=how, stress_std=with_stress)
+        results = finite_results(prediction, atoms)
         if (above := self.watch.look(results)) is not None:
             raise UncertaintyError(self.watch.words(above))
         self.results = results
-        self._warn_of_undetermined(self.atoms.get_chemical_formula())
+        if UNDETERMINED in results:
+            self._warn_of_undetermined(atoms.get_chemical_formula())
+
+    def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:
+        """What has changed since the last calculation, to the last bit; initial charges and moments are no matter."""
+        last = self.atoms
+        if last is None:
+            return list(all_changes)
+        values = {name: (getattr(last, name), getattr(atoms, name)) for name in ("positions", "numbers", "pbc")}
+        values["cell"] = last.cell.array, atoms.cell.array
+        return [name for name, pair in values.items() if not np.array_equal(*pair)]
 
     def _warn_of_undetermined(self, formula: str) -> None:
         """Once for each composition."""
-        if UNDETERMINED in self.results and formula not in self._told:
+        if formula not in self._told:
             self._told.add(formula)
             warn_of_undetermined([formula])
 

@@ -7,7 +7,7 @@ save ``atoms.info`` (extxyz and traj) and ``atoms.arrays`` (extxyz alone).
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from sigmaff.data import predicted
 from sigmaff.data.structures import LABELS
 from sigmaff.errors import DataError
 from sigmaff.evaluation.evaluate import OPEN
-from sigmaff.models.prediction import Prediction, is_undetermined
+from sigmaff.models.prediction import FloatArray, Prediction
 
 Results = Mapping[str, Any]
 """Numbers and arrays by ASE's names, which σ are calibrated, and whether the energy is undetermined."""
@@ -40,6 +40,9 @@ ASE_NAMES = {
     "forces_members": "forces_ensemble",
 }
 """Fields of a prediction, and their names in the results of a calculator."""
+_PER_ATOM = {
+    ASE_NAMES[item.name] for item in fields(Prediction) if item.metadata.get("per") == "atom" and item.name in ASE_NAMES
+}
 CALIBRATED = "calibrated_uncertainties"
 """Beside σ: the names of those that are calibrated, or "none". All other σ are raw."""
 UNDETERMINED = "energy_undetermined"
@@ -63,26 +66,83 @@ def bare_copy(atoms: Atoms) -> Atoms:
     return Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=atoms.pbc)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchResults:
+    """Predictions of a batch as arrays under ASE's names; values that are not estimated are missing."""
+
+    values: dict[str, FloatArray]  # (n_structures, ...), or (n_atoms, ...) for those in ``_PER_ATOM``
+    first_atom: npt.NDArray[np.int64]  # (n_structures + 1,) of each structure, and the number of all atoms
+    has_cell: npt.NDArray[np.bool_]  # (n_structures,) others have no stress
+    calibrated: tuple[str, ...]  # names of σ
+    undetermined: npt.NDArray[np.bool_] | None  # (n_structures,)
+
+    @classmethod
+    def of(
+        cls, prediction: Prediction, first_atom: npt.NDArray[np.int64], has_cell: npt.NDArray[np.bool_]
+    ) -> "BatchResults":
+        values = {}
+        for field, name in ASE_NAMES.items():
+            tensor, is_stress = getattr(prediction, field), name.startswith("stress")
+            if tensor is not None and (not is_stress or has_cell.any()):
+                value = tensor.detach().cpu().numpy().astype(np.float64)
+                values[name] = _voigt(value) if is_stress else value
+        undetermined = prediction.undetermined
+        return cls(
+            values=values,
+            first_atom=first_atom,
+            has_cell=has_cell,
+            calibrated=tuple(f"{quantity}_uncertainty" for quantity in prediction.provenance.calibrated),
+            undetermined=None if undetermined is None else undetermined.cpu().numpy(),
+        )
+
+    def part(self, index: int) -> dict[str, Any]:
+        """Results of one structure, as its calculator would have them."""
+        atoms = slice(self.first_atom[index], self.first_atom[index + 1])
+        results: dict[str, Any] = {}
+        for name, values in self.values.items():
+            if name.startswith("stress") and not self.has_cell[index]:
+                continue
+            value = values[atoms] if name in _PER_ATOM else values[index]
+            if name != "composition_uncertainty" or not value <= OPEN:  # most structures have none
+                results[name] = value if value.ndim else value.item()
+        if any(name.endswith("_uncertainty") for name in results):
+            results[CALIBRATED] = " ".join(name for name in self.calibrated if name in results) or "none"
+        if self.undetermined is not None and self.undetermined[index]:
+            results[UNDETERMINED] = True
+        return results | {"free_energy": results["energy"]}
+
+    def not_finite(self) -> npt.NDArray[np.int64]:
+        """Structures with a value that is not a finite number."""
+        found = np.zeros(len(self.has_cell), dtype=bool)
+        for name, values in self.values.items():
+            finite = np.isfinite(values)
+            if not finite.all():
+                lost = ~finite.reshape(len(values), -1).all(1)
+                owner = np.searchsorted(self.first_atom, np.flatnonzero(lost), side="right") - 1
+                rows = owner if name in _PER_ATOM else np.flatnonzero(lost)
+                found[rows[self.has_cell[rows]] if name.startswith("stress") else rows] = True
+        return np.flatnonzero(found)
+
+
 def finite_results(prediction: Prediction, atoms: Atoms) -> dict[str, Any]:
     """The prediction of one structure under ASE's names; values that are not estimated are missing."""
-    has_cell = atoms.pbc.any() and atoms.cell.rank == 3
-    per = {item.name: item.metadata.get("per") for item in fields(prediction)}
-    results: dict[str, Any] = {}
-    for field, name in ASE_NAMES.items():
-        tensor, is_stress = getattr(prediction, field), field.startswith("stress")
-        if tensor is None or (is_stress and not has_cell):
-            continue
-        value = (tensor[0] if per[field] == "structure" else tensor).detach().cpu().numpy().astype(np.float64)
-        value = full_3x3_to_voigt_6_stress(value) if is_stress else value
-        _require_finite(name, value, atoms)
-        if field != "composition_std" or value > OPEN:  # a part of energy σ, which most structures do not have
-            results[name] = value if value.ndim else value.item()
-    calibrated = [f"{quantity}_uncertainty" for quantity in prediction.provenance.calibrated]
-    if any(name.endswith("_uncertainty") for name in results):
-        results[CALIBRATED] = " ".join(name for name in calibrated if name in results) or "none"
-    if is_undetermined(prediction):
-        results[UNDETERMINED] = True
-    return results | {"free_energy": results["energy"]}
+    has_cell = np.array([atoms.pbc.any() and atoms.cell.rank == 3])
+    batch = BatchResults.of(prediction, np.array([0, len(atoms)]), has_cell)
+    results = batch.part(0)
+    if len(batch.not_finite()):
+        raise DataError(not_finite_message(results, str(atoms.symbols)))
+    return results
+
+
+def not_finite_message(results: Results, symbols: str) -> str:
+    """Which value of a structure is not a finite number."""
+    name = next(name for name in ASE_NAMES.values() if name in results and not np.isfinite(results[name]).all())
+    value = np.asarray(results[name])
+    where = f" of atom {np.argwhere(~np.isfinite(value))[0, 0]}" if name in _PER_ATOM else ""
+    return (
+        f"the model's {name}{where} in {symbols} is not a finite number; the structure is probably far from all that "
+        "the model was trained on: look at its shortest distances"
+    )
 
 
 def store_results(atoms: Atoms, *, per_atom: PerAtom = "arrays") -> None:
@@ -141,15 +201,3 @@ def _store(atoms: Atoms, results: Results, per_atom: PerAtom) -> None:
     atoms.info.update({key: np.array(results[key])[()] for key in PER_STRUCTURE_KEYS if key in results})
     atoms.info.update({predicted.ENERGY: results["energy"]} if "energy" in results else {})
     holder.update({key: np.array(results[key]) for key in PER_ATOM_KEYS if key in results})
-
-
-def _require_finite(name: str, value: npt.NDArray[np.float64], atoms: Atoms) -> None:
-    finite = np.isfinite(value)
-    if finite.all():
-        return
-    per_atom = finite.ndim > 0 and not name.startswith(("stress", "energy"))
-    where = f" of atom {np.argwhere(~finite)[0, 0]}" if per_atom else ""
-    raise DataError(
-        f"the model's {name}{where} in {atoms.symbols} is not a finite number; the structure is probably far from "
-        "all that the model was trained on: look at its shortest distances"
-    )

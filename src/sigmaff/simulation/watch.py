@@ -19,6 +19,8 @@ from sigmaff.simulation.limits import (
 )
 from sigmaff.simulation.results import Results
 
+NO_LIMITS = Limits()
+
 
 class Watch:
     """Limits on σ, and what is said of a σ above them."""
@@ -37,6 +39,8 @@ class Watch:
 
     def look(self, results: Results) -> Reading | None:
         """Warn if that is due; return the σ that is above its limit to stop at."""
+        if self.stop == NO_LIMITS and (self.has_warned or self.warn_limits == NO_LIMITS):
+            return None
         found = readings(results, self.stop)
         if missing := self.given - {reading.of for reading in found}:
             raise ConfigError(f"there is a limit on {NAMES[min(missing)][0]}, which the calculator does not compute")

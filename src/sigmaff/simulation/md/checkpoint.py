@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -18,8 +19,8 @@ from sigmaff.models.prediction import Predictor
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.drift import DriftRule
 from sigmaff.simulation.md.guard_file import Kind, guarded
-from sigmaff.simulation.md.replica import State
 from sigmaff.simulation.md.safety import KnownStd, Safety, choose_safety
+from sigmaff.simulation.md.state import State
 from sigmaff.simulation.md.threshold import Scores, Threshold, choose_threshold
 
 CHECKPOINT = "checkpoint.npz"
@@ -44,8 +45,13 @@ class Checkpoint:
     histories: Sequence[State]  # of each replica: states along the first axis, the last is where it is
 
     def write(self, directory: Path) -> None:
-        text = json.dumps({"sizes": self.sizes, "memories": self.memories})
-        arrays = {f"{number}/{name}": a for number, state in enumerate(self.histories) for name, a in state.items()}
+        """In the file, the arrays of one name of all replicas are one row of numbers."""
+        names = sorted({name for state in self.histories for name in state})
+        shapes = {name: [state[name].shape if name in state else None for state in self.histories] for name in names}
+        text = json.dumps({"sizes": self.sizes, "memories": self.memories, "shapes": shapes})
+        arrays = {
+            name: np.concatenate([state[name].ravel() for state in self.histories if name in state]) for name in names
+        }
         with atomic_write(directory / CHECKPOINT, force=True) as temporary, temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, text=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
 
@@ -58,7 +64,13 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             content = json.loads(file["text"].tobytes())
             histories: list[State] = [{} for _ in content["memories"]]
-            for key in file.files:
+            for name, shapes in content.get("shapes", {}).items():
+                row = file[name]
+                for state, shape in zip(histories, shapes, strict=True):
+                    if shape is not None:
+                        state[name], row = np.split(row, [prod(shape)])
+                        state[name] = state[name].reshape(shape)
+            for key in file.files:  # of version 0.1.0: an array of each name and replica
                 number, _, name = key.partition("/")
                 if name:
                     histories[int(number)][name] = file[key]

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from sigmaff.config import Settings
@@ -118,10 +120,12 @@ class DynamicsConfig(MotionConfig):
         if self.on_crossing != "stop" and limit is None:
             raise ValueError(f"on_crossing {self.on_crossing} needs {name}: without it nothing is crossed")
 
-    def forces_std_at(self, step: int) -> ForceStdMethod:
-        """How force σ is computed at this step: for a check, a frame, or the drift monitor; else "none"."""
-        is_due = any(step % interval == 0 for interval in (self.check_every, self.every, self.drift_every))
-        return self.forces_std if is_due else "none"
+    def is_looked_at(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether σ is looked at at each of these steps: for a check, a frame, or the drift monitor."""
+        looked = np.zeros(len(steps), dtype=bool)
+        for interval in (self.check_every, self.every, self.drift_every):
+            looked |= steps % interval == 0
+        return looked
 
 
 class MDConfig(DynamicsConfig):

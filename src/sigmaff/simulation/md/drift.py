@@ -19,7 +19,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from sigmaff.simulation.md.stepper import FloatArray
+from sigmaff.models.prediction import FloatArray
 
 SHARE = 0.25
 """Of the looks above, for an alarm: small to be quick after a long calm, large to need fewer calibration structures."""

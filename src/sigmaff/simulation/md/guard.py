@@ -26,10 +26,10 @@ from sigmaff.progress import Listener
 from sigmaff.simulation.limits import method_energy_std
 from sigmaff.simulation.md.checkpoint import model_digest, starts_digest
 from sigmaff.simulation.md.config import GuardConfig, MDConfig
+from sigmaff.simulation.md.evaluation import evaluate_once
 from sigmaff.simulation.md.guard_file import GuardFile, Kind
 from sigmaff.simulation.md.output import LOG
 from sigmaff.simulation.md.pilots import PilotRun, Promise, promise
-from sigmaff.simulation.md.prediction_server import Question, Unphysical, answers
 from sigmaff.simulation.md.run import MDResult, run_md, start_problem
 from sigmaff.simulation.md.safety import KnownStd
 from sigmaff.simulation.results import bare_copy
@@ -113,11 +113,10 @@ def _check_starts(model: Predictor, starts: dict[int, Atoms], config: GuardConfi
     for index, atoms in starts.items():
         if problem := start_problem(atoms, model, config):
             raise DataError(f"start {index}: {problem}")
-    for index, reply in zip(starts, answers(model, [Question(a, "none") for a in starts.values()]), strict=True):
-        if isinstance(reply, Unphysical):
-            raise DataError(f"start {index}: {reply.message}")
-    [reply] = answers(model, [Question(next(iter(starts.values())), config.forces_std)])
-    if not isinstance(reply, Unphysical) and "forces_uncertainty" not in reply:
+    found = evaluate_once(model, list(starts.values()), config.forces_std)
+    for place, refused in found.problems.items():
+        raise DataError(f"start {list(starts)[place]}: {refused.message}")
+    if "forces_uncertainty" not in found.results(0):
         raise ConfigError("the model gives no σ of forces, so no limit on it can guard a run")
 
 

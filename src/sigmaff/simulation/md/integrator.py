@@ -1,71 +1,149 @@
-"""ASE's integrators, with velocities, thermostats and states that agree on the degrees of freedom.
+"""Integrators of many replicas at once: the equations of ASE's, step by step, on arrays.
 
-The centre of mass stays at rest: n atoms have 3n − 3 degrees of freedom, and T = 2 E_kin / ((3n − 3) k_B).
+A step has two halves, with the forces at the new positions between them. Thermostats with random numbers keep the
+centre of mass where it is (``ase.constraints.FixCom``). In all the centre of mass stays at rest: n atoms have 3n − 3
+degrees of freedom, and T = 2 E_kin / ((3n − 3) k_B).
 """
 
-from functools import reduce
-from operator import attrgetter
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 from ase import Atoms, units
-from ase.constraints import FixCom
-from ase.md.bussi import Bussi
-from ase.md.langevin import Langevin
-from ase.md.md import MolecularDynamics
-from ase.md.nose_hoover_chain import MTKNPT, IsotropicMTKNPT, NoseHooverChainNVT, NoseHooverChainThermostat
-from ase.md.verlet import VelocityVerlet
 
-from sigmaff.simulation.md.config import MDConfig
-from sigmaff.simulation.md.stepper import FloatArray
-
-_CHAIN = ("_q", "_p", "_thermostat._eta", "_thermostat._p_eta")
-_BAROSTAT = ("_barostat._xi", "_barostat._p_xi")
-INTERNALS: dict[type[MolecularDynamics], tuple[str, ...]] = {
-    VelocityVerlet: (),
-    Langevin: (),
-    Bussi: ("transferred_energy",),
-    NoseHooverChainNVT: _CHAIN,
-    IsotropicMTKNPT: (*_CHAIN, *_BAROSTAT, "_eps", "_p_eps", "_cell0", "_volume0"),
-    MTKNPT: (*_CHAIN, *_BAROSTAT, "_h", "_p_g"),
-}
-"""The state of an integrator, beside atoms and random numbers."""
+from sigmaff.models.prediction import FloatArray
+from sigmaff.simulation.md.config import MotionConfig
+from sigmaff.simulation.md.state import State, System
 
 
-class Integrator:
-    """One replica's integrator, whose state can be saved and restored. It moves ``atoms``."""
+class Integrator(ABC):
+    """Moves the replicas of one system. All it remembers between steps is in their state."""
 
-    def __init__(self, atoms: Atoms, config: MDConfig, temperature: float | None, rng: np.random.Generator) -> None:
-        self.atoms = atoms
-        self.dynamics = _dynamics(atoms, config, temperature, rng)
-        self._internals = INTERNALS[type(self.dynamics)]
+    def __init__(self, system: System, config: MotionConfig, temperature: FloatArray) -> None:
+        """temperature: (n_replicas,) K; not used at constant energy."""
+        self.system, self.masses = system, system.masses
+        self.timestep = config.timestep * units.fs
+        self.energy = units.kB * temperature  # k_B T, (n_replicas,) eV
 
-    def step(self) -> None:
-        """One time step; if numbers overflow, it leaves velocities of NaN."""
-        try:
-            with np.errstate(all="ignore"):
-                self.dynamics.step()
-        except (ArithmeticError, np.linalg.LinAlgError):
-            self.atoms.set_momenta(np.full((len(self.atoms), 3), np.nan), apply_constraint=False)
+    def start(self) -> State:
+        """What it adds to the state, at the first step."""
+        return {}
 
-    def state(self) -> dict[str, FloatArray]:
-        own = {name: np.array(attrgetter(name)(self.dynamics), dtype=np.float64) for name in self._internals}
-        return own | {
-            "positions": self.atoms.get_positions(),
-            "momenta": self.atoms.get_momenta(),
-            "cell": self.atoms.cell.array.copy(),
-        }
+    @abstractmethod
+    def first_half(self, state: State) -> State:
+        """To the new positions and cells; forces and stress of the state are those of the old ones."""
 
-    def restore(self, state: dict[str, FloatArray]) -> None:
-        self.atoms.set_cell(state["cell"], scale_atoms=False, apply_constraint=False)
-        self.atoms.set_positions(state["positions"], apply_constraint=False)
-        self.atoms.set_momenta(state["momenta"], apply_constraint=False)
-        for name in self._internals:
-            _set(self.dynamics, name, np.array(state[name])[()])
+    @abstractmethod
+    def second_half(self, state: State) -> State:
+        """To the new momenta, with forces and stress at the new positions."""
 
-    def set_momenta(self, momenta: FloatArray) -> None:
-        self.atoms.set_momenta(momenta, apply_constraint=False)
-        if "_p" in self._internals:
-            _set(self.dynamics, "_p", momenta.copy())
+
+class VelocityVerlet(Integrator):
+    """Constant energy."""
+
+    def first_half(self, state: State) -> State:
+        momenta = state["momenta"] + 0.5 * self.timestep * state["forces"]
+        positions = state["positions"] + self.timestep * momenta / self.masses
+        return state | {"positions": positions, "momenta": momenta}
+
+    def second_half(self, state: State) -> State:
+        return state | {"momenta": state["momenta"] + 0.5 * self.timestep * state["forces"]}
+
+
+class Resting(Integrator):
+    """With random numbers of each replica's own, and the centre of mass where it is."""
+
+    def __init__(
+        self,
+        system: System,
+        config: MotionConfig,
+        temperature: FloatArray,
+        generators: Sequence[np.random.Generator],
+    ) -> None:
+        super().__init__(system, config, temperature)
+        self.generators = generators
+        self.damping = config.damping * units.fs
+
+    def centred(self, old: FloatArray, new: FloatArray) -> FloatArray:
+        """New positions with the centre of the old ones."""
+        shift = self.system.sum(self.masses * (old - new)) / self.system.total_mass
+        return new + shift[self.system.replica]
+
+    def at_rest(self, momenta: FloatArray) -> FloatArray:
+        """Momenta without that of the centre."""
+        velocity = self.system.sum(momenta) / self.system.total_mass
+        return momenta - self.masses * velocity[self.system.replica]
+
+
+class Langevin(Resting):
+    """Constant temperature by friction and random forces (E. Vanden-Eijnden, G. Ciccotti, 2006)."""
+
+    def __init__(
+        self,
+        system: System,
+        config: MotionConfig,
+        temperature: FloatArray,
+        generators: Sequence[np.random.Generator],
+    ) -> None:
+        super().__init__(system, config, temperature, generators)
+        step, friction = self.timestep, 1.0 / self.damping
+        spread = np.sqrt(2.0 * self.energy[system.replica, None] * friction / self.masses)
+        self.by_force = step / 2.0 - step * step * friction / 8.0
+        self.by_velocity = step * friction / 2.0 - step * step * friction * friction / 8.0
+        self.by_first = np.sqrt(step) * spread / 2.0 - step**1.5 * friction * spread / 8.0
+        self.of_positions = step**1.5 * spread / (2.0 * np.sqrt(3.0))
+        self.by_second = friction / 2.0 * self.of_positions
+        self._numbers = np.zeros((2 * len(self.masses), 3))  # of each replica in turn, those of velocities first
+        first, count = 2 * system.first_atom, system.n_atoms
+        self._places = [self._numbers[start : start + 2 * n] for start, n in zip(first, count, strict=True)]
+        self._rows = np.arange(len(self.masses)) + system.first_atom[system.replica]
+        self._kick = np.zeros_like(self.masses)
+
+    def first_half(self, state: State) -> State:
+        for generator, place in zip(self.generators, self._places, strict=True):
+            generator.standard_normal(out=place)
+        first = self._numbers[self._rows]
+        second = self._numbers[self._rows + self.system.n_atoms[self.system.replica]]
+        jump = self.of_positions * second
+        self._kick = self.by_first * first - self.by_second * second
+        velocities = self._pushed(state["momenta"] / self.masses, state["forces"])
+        old = state["positions"]
+        new = self.centred(old, old + self.timestep * velocities + jump)
+        velocities = (new - old - jump) / self.timestep
+        return state | {"positions": new, "momenta": self.masses * velocities}
+
+    def second_half(self, state: State) -> State:
+        velocities = self._pushed(state["momenta"] / self.masses, state["forces"])
+        return state | {"momenta": self.at_rest(velocities * self.masses)}
+
+    def _pushed(self, velocities: FloatArray, forces: FloatArray) -> FloatArray:
+        return velocities + self.by_force * forces / self.masses - self.by_velocity * velocities + self._kick
+
+
+class Bussi(Resting):
+    """Constant temperature by random scaling of velocities (G. Bussi, D. Donadio, M. Parrinello, 2007)."""
+
+    def first_half(self, state: State) -> State:
+        momenta = self.at_rest(self._scale(state["momenta"])[self.system.replica, None] * state["momenta"])
+        momenta = momenta + 0.5 * self.timestep * state["forces"]
+        old = state["positions"]
+        new = self.centred(old, old + self.timestep * momenta / self.masses)
+        return state | {"positions": new, "momenta": (new - old) * self.masses / self.timestep}
+
+    def second_half(self, state: State) -> State:
+        return state | {"momenta": self.at_rest(state["momenta"] + 0.5 * self.timestep * state["forces"])}
+
+    def _scale(self, momenta: FloatArray) -> FloatArray:
+        """Of the momenta of each replica, (n_replicas,)."""
+        n_free = 3 * self.system.n_atoms - 3
+        drawn = [
+            (generator.standard_normal(), generator.standard_gamma(0.5 * (n - 1)))
+            for generator, n in zip(self.generators, n_free.tolist(), strict=True)
+        ]
+        normal, gamma = np.array(drawn).T
+        kept = np.exp(-self.timestep / self.damping)
+        share = (1.0 - kept) * self.energy / self.system.doubled_kinetic(momenta)
+        return np.sqrt(kept + share * (2.0 * gamma + normal**2) + 2.0 * normal * np.sqrt(kept * share))
 
 
 def temperature_of(atoms: Atoms) -> float:
@@ -73,46 +151,13 @@ def temperature_of(atoms: Atoms) -> float:
     return 2.0 * float(atoms.get_kinetic_energy()) / ((3 * len(atoms) - 3) * units.kB)
 
 
-def drawn_momenta(atoms: Atoms, temperature: float, rng: np.random.Generator) -> FloatArray:
-    """Maxwell–Boltzmann, with the centre of mass at rest."""
-    masses = atoms.get_masses()[:, None]
-    momenta = rng.standard_normal((len(atoms), 3)) * np.sqrt(masses * units.kB * temperature)
+def drawn_momenta(masses: FloatArray, temperature: float, rng: np.random.Generator) -> FloatArray:
+    """Maxwell–Boltzmann, with the centre of mass at rest. masses: (n_atoms, 1) u."""
+    momenta = rng.standard_normal((len(masses), 3)) * np.sqrt(masses * units.kB * temperature)
     return momenta - masses * momenta.sum(0) / masses.sum()
 
 
-def redrawn_momenta(atoms: Atoms, rng: np.random.Generator) -> FloatArray:
+def redrawn_momenta(masses: FloatArray, momenta: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Random momenta of the same kinetic energy, so that the total energy does not change."""
-    momenta = drawn_momenta(atoms, 300.0, rng)
-    kinetic = 0.5 * float(np.sum(momenta**2 / atoms.get_masses()[:, None]))
-    return momenta * np.sqrt(atoms.get_kinetic_energy() / kinetic)
-
-
-def _dynamics(atoms: Atoms, config: MDConfig, temperature: float | None, rng: np.random.Generator) -> MolecularDynamics:
-    timestep, damping = config.timestep * units.fs, config.damping * units.fs
-    if temperature is None or config.ensemble == "nve":
-        return VelocityVerlet(atoms, timestep)
-    if config.ensemble == "npt":
-        kind = IsotropicMTKNPT if config.cell == "isotropic" else MTKNPT
-        pressure, pressure_damping = config.pressure * units.GPa, config.pressure_damping * units.fs
-        return _at_rest(kind(atoms, timestep, temperature, pressure, damping, pressure_damping), temperature, damping)
-    if config.chosen_thermostat == "nose-hoover":
-        return _at_rest(NoseHooverChainNVT(atoms, timestep, temperature, damping), temperature, damping)
-    atoms.set_constraint(FixCom())
-    if config.chosen_thermostat == "bussi":
-        return Bussi(atoms, timestep, temperature, damping, rng=rng)
-    return Langevin(atoms, timestep, temperature_K=temperature, friction=1.0 / damping, fixcm=False, rng=rng)
-
-
-def _at_rest(dynamics: MolecularDynamics, temperature: float, damping: float) -> MolecularDynamics:
-    """Replace ASE's chains, which count 3n degrees of freedom and heat by n / (n − 1) too much."""
-    n_moving = len(dynamics.atoms) - 1
-    dynamics._thermostat = NoseHooverChainThermostat(
-        num_atoms_global=n_moving, masses=dynamics.masses, temperature_K=temperature, tdamp=damping
-    )
-    dynamics._num_atoms_global = n_moving  # of the barostat's equations of motion
-    return dynamics
-
-
-def _set(owner: object, name: str, value: float | FloatArray) -> None:
-    *path, last = name.split(".")
-    setattr(reduce(getattr, path, owner), last, value)
+    drawn = drawn_momenta(masses, 300.0, rng)
+    return drawn * np.sqrt(np.sum(momenta**2 / masses) / np.sum(drawn**2 / masses))

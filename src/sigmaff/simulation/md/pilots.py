@@ -18,8 +18,8 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from sigmaff.errors import ConfigError
+from sigmaff.models.prediction import FloatArray
 from sigmaff.simulation.md.risk import fewest, highest_risk, largest_limit, n_allowed
-from sigmaff.simulation.md.stepper import FloatArray
 
 CONFIDENCE = 0.95
 """Of the bound that is told beside a promise on average."""

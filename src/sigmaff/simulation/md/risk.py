@@ -15,7 +15,7 @@ from math import ceil, floor, log, log1p
 import numpy as np
 import scipy
 
-from sigmaff.simulation.md.stepper import FloatArray
+from sigmaff.models.prediction import FloatArray
 
 ROUNDING = 1e-12
 

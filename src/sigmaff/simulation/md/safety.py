@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sigmaff.models.prediction import FloatArray
 from sigmaff.simulation.limits import FACTOR
 from sigmaff.simulation.md.config import MDConfig
 from sigmaff.simulation.md.pilots import PilotRun
-from sigmaff.simulation.md.stepper import FloatArray
 from sigmaff.simulation.md.threshold import Scores
 
 

@@ -27,9 +27,9 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation
 from sigmaff.evaluation.detection import largest_of_atoms
 from sigmaff.evaluation.std_range import structure_std
+from sigmaff.models.prediction import FloatArray
 from sigmaff.simulation.md.config import Limit, RiskKind
 from sigmaff.simulation.md.risk import ROUNDING, fewest, highest_risk, largest_limit, n_allowed
-from sigmaff.simulation.md.stepper import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
