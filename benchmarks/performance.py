@@ -1,12 +1,12 @@
 """Compiled models beside other programs: ratios of times, alternately in one run; one JSON, one table.
 
 pip install --constraint constraints.txt -e '.[benchmarks]'
-python benchmarks/performance.py [--rounds 30] [--only schnet nequip ...] [--json performance.json] [--against docs/performance.json]
+python benchmarks/performance.py [--rounds 30] [--only schnet nequip ...] [--json FILE] [--against FILE]
 
-Networks have the paper's sizes and were never fitted: the same operations on other numbers. Ours are exported and called
-as users call them (``model.predict`` on a graph); of others energies and forces alone are timed, on the same edges.
-Compiled models are kept in the user's cache. ``--against`` compares with committed ratios and fails where one is 1.3
-times larger.
+Networks have the paper's sizes and were never fitted: the same operations on other numbers. Ours are exported and
+called as users call them (``model.predict`` on a graph); of others energies and forces are timed, on the same edges.
+Compiled models are kept in the user's cache. ``--against`` compares with committed ratios and
+fails where one is 1.3 times larger.
 """
 
 import argparse
@@ -176,9 +176,8 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="committed ratios to compare with")
     options = parser.parse_args()
     prepare(options.threads)
-    print(
-        f"{describe_machine()}\n\n| | over | ms | ms of that | ratio, median (quartiles) | bar |\n|---|---|---|---|---|---|"
-    )
+    print(f"{describe_machine()}\n\n| | over | ms | ms of that | ratio, median (quartiles) | bar |")
+    print("|---|---|---|---|---|---|")
     rows = []
     for name in options.only:
         for row in PARTS[name](options.rounds):

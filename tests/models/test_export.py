@@ -20,7 +20,7 @@ from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
 from sigmaff.models import Potential, PotentialConfig, export
 from sigmaff.models.prediction import Calibration, Calibrations, Prediction
-from sigmaff.models.program import Part, Topology, inputs_of
+from sigmaff.models.program import Topology, inputs_of
 from sigmaff.models.program import graph_of as traced_graph_of
 from sigmaff.progress import Collecting
 
@@ -43,10 +43,8 @@ def assert_same(found: Prediction, expected: Prediction, *, rtol: float, n_struc
             one = one[:n_structures] if item.metadata["per"] == "structure" else one
             assert torch.equal(one.isnan(), other.isnan()), item.name
             difference = (one.double() - other.double()).nan_to_num().abs().max()
-            assert difference <= rtol * other.double().nan_to_num().abs().max().clamp(min=1e-9), (
-                item.name,
-                float(difference),
-            )
+            size = other.double().nan_to_num().abs().max().clamp(min=1e-9)
+            assert difference <= rtol * size, (item.name, float(difference))
             compared.add(item.name)
     assert {"energy", "forces"} <= compared
 
@@ -56,7 +54,7 @@ def assert_same(found: Prediction, expected: Prediction, *, rtol: float, n_struc
 )
 @pytest.mark.parametrize("backbone", BACKBONES, ids=NAMES)
 def test_the_way_for_compiled_code_gives_the_same(backbone: BackboneConfig, head: HeadConfig):
-    """Without a compiler: layouts in place of scattering, vectors in place of positions, every pair in the repulsion."""
+    """Without a compiler: layouts in place of scattering, vectors in place of positions, all pairs in the repulsion."""
     potential = Case(backbone=backbone, head=head).build()
     graph = graph_of(*STRUCTURES, cutoff=potential.cutoff)
     ways = [("energy", "none")]
@@ -234,7 +232,7 @@ def copied(path: Path, folder: Path, **changes: object) -> Path:
 def test_machine_code_of_others_does_not_run(artefact: tuple[Potential, Path], tmp_path: Path):
     """Neither made by this user nor trusted: one changed byte is another file."""
     other = copied(artefact[1], tmp_path)
-    with pytest.raises(ConfigError, match="machine code.*sigmaff trust"):
+    with pytest.raises(ConfigError, match="machine code"):
         sf.load(other)
     with pytest.raises(ConfigError, match="trust"):
         sf.Calculator(other)
@@ -300,7 +298,7 @@ def test_without_a_compiler_the_model_goes_on(home: Path, monkeypatch: pytest.Mo
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such program: c++")
 
-    monkeypatch.setattr(torch._inductor, "aot_compile", fail)
+    monkeypatch.setattr(export, "traced", fail)
     monkeypatch.setattr(export.shutil, "which", lambda _: None)
     potential, listener = trained_like(LNKConfig(n_samples=16, kernel="linear", mean="backbone")), Collecting()
     model = export.compiled(potential, listener=listener)
@@ -331,11 +329,12 @@ def test_a_compiled_model_is_kept_in_the_cache(artefact: tuple[Potential, Path],
     assert len(made) == 3
 
 
-@pytest.mark.parametrize(("backbone", "part"), [(BACKBONES[1], "energy"), (BACKBONES[2], "energy")], ids=NAMES[1:3])
-def test_traced_programs_take_any_numbers_of_atoms(backbone: BackboneConfig, part: Part):
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", BACKBONES[1:3], ids=NAMES[1:3])
+def test_traced_programs_take_any_numbers_of_atoms(backbone: BackboneConfig):
     """Of the networks that automatic differentiation serves; the program as operations, not compiled."""
     potential = Case(backbone=backbone, head=LNK).build().requires_grad_(False)
-    program, names = export.traced(potential, part)
+    program, names = export.traced(potential, "energy")
     for structures in ((ETHANOL,), (CRYSTAL, displaced(ETHANOL + WATER, 2))):
         graph = graph_of(*structures, cutoff=potential.cutoff)
         with torch.no_grad():

@@ -135,10 +135,7 @@ class Angles:
         """
         n_atoms, n_slots, _, n_spherical = self.legendre.shape
         sent = (features.unflatten(0, (-1, 2)).unsqueeze(2) * filters.unsqueeze(1)).flatten(2).flatten(0, 1)
-        if self.is_compiled:
-            sent = permuted(sent, self.edge, self.slot)
-        else:
-            sent = sent.index_select(0, self.edge)
+        sent = permuted(sent, self.edge, self.slot) if self.is_compiled else sent.index_select(0, self.edge)
         sent = sent.view(n_atoms, n_slots * n_spherical, features.shape[1])
         kept = dropout(self.legendre.flatten(0, 1)).view(n_atoms, n_slots, n_slots * n_spherical)
         gathered = kept @ sent

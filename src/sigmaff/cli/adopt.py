@@ -60,7 +60,7 @@ def export(
     threads: Annotated[int, typer.Option(min=1, help="that the program uses at most")] = 1,
     force: Force = False,
 ) -> None:
-    """Compile a model for this machine: the same numbers, several times faster. It takes one to three minutes."""
+    """Compile a model for this machine: the same numbers, several times faster. Takes one to three minutes."""
     import torch
 
     import sigmaff as sf
@@ -80,7 +80,7 @@ def trust(
         typer.Argument(help="an artefact (.pt2), or a file that an adopted potential refers to", show_default=False),
     ],
 ) -> None:
-    """Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you alone."""
+    """Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you."""
     from sigmaff.backbones.hosts.trust import trust_file, trusted_list
 
     say(f"{file}: trusted, SHA-256 {trust_file(file)}")

@@ -66,7 +66,7 @@ class AtomicGraph:
         return self.pad(torch.cat(values, dim=-1)).split([part.shape[-1] for part in values], dim=-1)
 
     def row_blocks(self, first: Tensor, second: Tensor, n_pairs: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """Padded atoms (n_structures, n_largest, d) in blocks with up to n_pairs pairs with atoms of their structure."""
+        """Padded atoms (n_structures, n_largest, d) in blocks with up to n_pairs pairs of atoms of one structure."""
         if self.layout is not None:  # compiled code has no such loop
             return [(first, second)]
         block = max(1, n_pairs // (first.shape[0] * first.shape[1]))

@@ -1,8 +1,8 @@
 """Where atoms and edges stand in padded arrays: what compiled code needs, and cannot find out by itself.
 
 Compiled code takes arrays of any length, but no length may follow from numbers in them. So what sorts and counts is
-done here, once for a list of pairs. Sums over neighbours, atoms of a structure and atoms of an element then have an axis
-of their own. That axis is the first: a compiled loop over the last one, features, reads consecutive numbers.
+done here, once for a list of pairs. Sums over neighbours, atoms of a structure and atoms of an element then have an
+axis of their own. That axis is the first: a compiled loop over the last one, features, reads consecutive numbers.
 
 In this module a slot of an atom holds one of the directed edges that end at it.
 """
@@ -85,7 +85,7 @@ class Layout:
         return (values[self.pair] * mask).sum(0)
 
     def sum_by_side(self, values: Tensor) -> Tensor:
-        """The same, less what belongs to pairs whose first atom it is: derivatives by positions from those by vectors."""
+        """The same, with the sign of the atom's side: derivatives by positions from those by the vectors of pairs."""
         side = self.side.view(*self.side.shape, *[1] * (values.ndim - 1)).to(values.dtype)
         return (values[self.pair] * side).sum(0)
 

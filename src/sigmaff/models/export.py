@@ -125,8 +125,8 @@ def open_exported(path: Path | str, *, trust: bool = False) -> Model:
         raise ModelFileError(f"{path}: no such file")
     if not trust and not is_trusted(file_digest(path)):
         raise ConfigError(
-            f"{path}: it holds machine code, which can do anything you can. If you know who made it, run 'sigmaff trust "
-            f"{path}', or load it with trust=True; else ask for the .sigmaff file and export that"
+            f"{path}: it holds machine code, which can do anything you can. If you know who made it, run 'sigmaff "
+            f"trust {path}', or load it with trust=True; else ask for the .sigmaff file and export that"
         )
     description = _read_description(path)
     _require_fit(path, description)
@@ -197,7 +197,8 @@ def _reason(potential: Potential, error: Exception) -> str:
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         return "no C++ compiler was found; install g++, or set CXX to another one"
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"torch {torch.__version__} cannot compile {potential.config.backbone.name} with {potential.head.method} ({first})"
+    network, head = potential.config.backbone.name, potential.head.method
+    return f"torch {torch.__version__} cannot compile {network} with {head} ({first})"
 
 
 def traced(potential: Potential, part: Part) -> tuple[torch.export.ExportedProgram, tuple[str, ...]]:
@@ -301,8 +302,8 @@ def _differences(potential: Potential, program: Program, parts: tuple[Part, ...]
     for name, error in found.items():
         if error > TOLERANCES[potential.dtype]:
             raise SigmaffError(
-                f"the compiled program is wrong: {name} differs by {error:.1e} (relative) from the model's. This is a fault "
-                f"of torch {torch.__version__} or of sigmaff; nothing was written"
+                f"the compiled program is wrong: {name} differs by {error:.1e} (relative) from the model's. This is a "
+                f"fault of torch {torch.__version__} or of sigmaff; nothing was written"
             )
     return found
 

@@ -1,5 +1,6 @@
 """The ASE calculator of a model: energy, forces, stress, and σ beside them."""
 
+import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,10 @@ from sigmaff.errors import ConfigError, DataError, UncertaintyError, Uncertainty
 from sigmaff.graph import GraphBuilder
 from sigmaff.graph.skin import SKIN
 from sigmaff.models import Model
+from sigmaff.models.export import compiled
 from sigmaff.models.file import load
 from sigmaff.models.prediction import ForceStdMethod, Predictor, warn_of_undetermined
+from sigmaff.progress import Listener
 from sigmaff.simulation.limits import Above
 from sigmaff.simulation.results import ASE_NAMES, UNDETERMINED, finite_results
 from sigmaff.simulation.watch import Watch
@@ -64,9 +67,11 @@ class Calculator(AseCalculator):
         stop_above: Above = None,
         skin: float = SKIN,
         device: torch.device | str | None = None,
+        compile: bool = False,
+        trust: bool = False,
     ) -> None:
         """
-        model: a model file, or a model in evaluation mode.
+        model: a model file, an artefact of ``sf.export``, or a model in evaluation mode.
         forces_uncertainty: how force σ is computed with every calculation; "none": only when
             ``get_property("forces_uncertainty")`` asks for it, which makes each step of a simulation cheaper.
         stress_uncertainty: whether stress σ is computed beside force σ with every calculation; False: only when
@@ -78,13 +83,17 @@ class Calculator(AseCalculator):
         skin: Å; neighbours are searched so far beyond the cutoff, and again when an atom has moved by half of it. It
             changes no result, and costs memory; 0: they are searched each time.
         device: where a model file is loaded to; a model given as an object stays where it is.
+        compile: compile the model before the first calculation, which takes minutes once, or take it from the cache.
+        trust: run the machine code of an artefact that this user neither made nor said to trust.
         """
         if isinstance(model, str | Path):
-            model = load(model, device="cpu" if device is None else device)
+            model = load(model, device="cpu" if device is None else device, trust=trust)
         elif device is not None:
             raise ConfigError("device is for model files; a model given as an object stays on its own device")
         if isinstance(model, nn.Module) and model.training:
             raise ConfigError("the model is in training mode, where predictions may be random; call model.eval() first")
+        if compile and isinstance(model, Model):
+            model = compiled(model, listener=_Lines())
         self.model = model
         self._graphs = GraphBuilder(model.cutoff, skin=skin)
         self._told: set[str] = set()  # compositions whose energies are undetermined
@@ -154,3 +163,13 @@ class Calculator(AseCalculator):
 
 def _warn(text: str) -> None:
     warnings.warn(f"{text}. Energy and forces may be wrong here", UncertaintyWarning, stacklevel=2)
+
+
+class _Lines(Listener):
+    """Progress of a compilation, a line for each stage."""
+
+    def stage(self, text: str) -> None:
+        print(f"sigmaff: {text}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        warnings.warn(text, UserWarning, stacklevel=4)
