@@ -17,6 +17,7 @@ from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.graph.ops import scatter_sum
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
+from sigmaff.models.memory import require_memory
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
 from sigmaff.models.repulsion import Repelled, Repulsion
@@ -201,6 +202,7 @@ class Potential(Model):
         self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
     ) -> Prediction:
         graph = self.prepare(graph, unseen_elements=unseen_elements)
+        require_memory(self._embedded, graph)
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
             variance = stress_variance = None
@@ -234,6 +236,9 @@ class Potential(Model):
         if not unseen_elements:
             self._require_known(graph)
         return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
+
+    def _embedded(self, part: AtomicGraph) -> Tensor:
+        return self._learned(self.backbone.prepare(part))
 
     def in_physical_units(
         self, graph: AtomicGraph, distribution: EnergyDistribution, forces: Tensor, virial: Tensor | None
