@@ -38,7 +38,7 @@ def test_a_prediction_without_memory_for_it_is_refused(monkeypatch: pytest.Monke
     graph, n_filters = silicon(), 32 * 2
     per_pair = memory.bytes_per_pair(model._embedded, model.prepare(graph))
     assert 3 * 4 * n_filters < per_pair < 20 * 4 * n_filters  # filters, their hidden layer and basis, messages
-    needed = memory.MARGIN * per_pair * graph.pair_index.shape[1]
+    needed = per_pair * graph.pair_index.shape[1]
     expected = model.predict(graph).energy
     monkeypatch.setattr(memory, "FEW_PAIRS", 1000)
     monkeypatch.setattr(memory, "available_memory", lambda: 1.01 * needed)

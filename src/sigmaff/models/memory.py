@@ -1,7 +1,8 @@
 """Whether a prediction fits into memory, before it begins: the system ends a process without a word where it does not.
 
 Most of what a prediction holds is what differentiation keeps of each pair. So a few pairs of the graph tell how much
-all of them need. Many small structures are predicted in batches anyway (``GraphDataset.batch_size``).
+all of them need at least. What certainly does not fit is refused. Many small structures are predicted in batches
+anyway (``GraphDataset.batch_size``).
 """
 
 from collections.abc import Callable
@@ -17,8 +18,6 @@ from sigmaff.graph import AtomicGraph
 FEW_PAIRS = 100_000
 """Pairs of a graph that is not looked at: they need some gigabytes at most."""
 SAMPLED_PAIRS = 2000
-MARGIN = 1.5
-"""Of what is held at the peak to what differentiation keeps: temporary values and gradients of one step."""
 
 
 class MemoryShortError(SigmaffError):
@@ -35,7 +34,7 @@ def require_memory(embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -
     n_pairs = graph.pair_index.shape[1]
     if n_pairs <= FEW_PAIRS or graph.positions.device.type != "cpu":
         return
-    free, needed = available_memory(), n_pairs * MARGIN * bytes_per_pair(embed, graph)
+    free, needed = available_memory(), n_pairs * bytes_per_pair(embed, graph)
     if free is not None and needed > free:
         raise MemoryShortError(
             f"a prediction of {graph.n_atoms:,} atoms with {n_pairs:,} pairs needs about {needed / 1e9:.0f} GB of "
