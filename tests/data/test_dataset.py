@@ -1,12 +1,16 @@
 """A batch equals the graphs built one by one; a bad frame is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk, molecule
+from ase.neighborlist import neighbor_list
 
-from sigmaff.data import GraphDataset, LabelledStructures
+from sigmaff.data import GraphDataset, LabelledStructures, dataset, distances
+from sigmaff.data.store import cache_folder
 from sigmaff.errors import DataError
 from sigmaff.graph import batch_graphs, build_graph
 
@@ -37,10 +41,20 @@ def mixed() -> LabelledStructures:
     return labelled(frames, stress=True)
 
 
+@pytest.fixture(params=["in memory", "in files"])
+def where(request, tmp_path, monkeypatch) -> str:
+    """Graphs of large data sets are in files."""
+    monkeypatch.setenv("SIGMAFF_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(dataset, "MAX_ATOMS", 0 if request.param == "in files" else 10**9)
+    return request.param
+
+
 @pytest.mark.parametrize("indices", [[0], [3, 0], [1], [0, 1, 2, 3, 4, 5, 6], [6, 2, 2, 1], [1, 1]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_batch_equals_graphs_one_by_one(mixed, indices, dtype):
-    graph, labels = GraphDataset(mixed, CUTOFF, dtype).batch(indices)
+def test_batch_equals_graphs_one_by_one(mixed, indices, dtype, where):
+    made = GraphDataset(mixed, CUTOFF, dtype)
+    assert (where == "in files") == any(cache_folder().glob("*/positions"))
+    graph, labels = made.batch(indices)
     expected = batch_graphs([build_graph(mixed.structures[index], CUTOFF, dtype) for index in indices])
     assert graph.n_structures == expected.n_structures
     for name in ("positions", "atomic_numbers", "structure_index", "pair_index", "pair_shift"):
@@ -53,6 +67,45 @@ def test_batch_equals_graphs_one_by_one(mixed, indices, dtype):
     forces = np.concatenate([mixed.forces[index] for index in indices])
     torch.testing.assert_close(labels.forces, torch.as_tensor(forces, dtype=dtype))
     torch.testing.assert_close(labels.stress, torch.as_tensor(mixed.stress[indices], dtype=dtype))
+
+
+@pytest.mark.parametrize("where", ["in files"], indirect=True)
+def test_files_of_graphs_are_made_once_and_known_by_content(mixed, where, monkeypatch):
+    first = GraphDataset(mixed, CUTOFF)
+    others = {"cutoff": GraphDataset(mixed, 3.0), "forces": GraphDataset(replace(mixed, forces=None), CUTOFF)}
+    assert others["forces"].batch([0])[1].forces is None
+    assert others["cutoff"].n_pairs.sum() < first.n_pairs.sum()
+    moved = mixed.structures[0].copy()
+    moved.positions[0] += 1e-9
+    GraphDataset(replace(mixed, structures=(moved, *mixed.structures[1:])), CUTOFF)
+    assert len(list(cache_folder().glob("*/arrays.json"))) == 4
+    monkeypatch.setattr(dataset, "_graph", None)  # nothing is searched for again
+    again = GraphDataset(mixed, CUTOFF)
+    assert torch.equal(again.graph.pair_index, first.graph.pair_index)
+    assert torch.equal(again.batch([2])[1].forces, first.batch([2])[1].forces)
+
+
+@pytest.mark.parametrize("where", ["in files"], indirect=True)
+def test_files_of_graphs_that_a_killed_process_left_are_made_again(mixed, where):
+    expected = GraphDataset(mixed, CUTOFF).graph.pair_index.clone()
+    (folder,) = (path.parent for path in cache_folder().glob("*/arrays.json"))
+    (folder / "arrays.json").unlink()
+    (folder / "pairs").write_bytes(b"half")
+    (cache_folder() / ".building-x").mkdir()
+    assert torch.equal(GraphDataset(mixed, CUTOFF).graph.pair_index, expected)
+    assert not list(cache_folder().glob(".building-*"))
+
+
+def test_shortest_distances_are_those_of_all_pairs(mixed, where, monkeypatch):
+    monkeypatch.setattr(distances, "AT_ONCE", 2)
+    expected: dict[tuple[int, int], float] = {}
+    for atoms in mixed.structures:
+        for first, second, length in zip(*neighbor_list("ijd", atoms, CUTOFF), strict=True):
+            pair = tuple(sorted((int(atoms.numbers[first]), int(atoms.numbers[second]))))
+            expected[pair] = min(length, expected.get(pair, np.inf))
+    found = distances.shortest_distances(GraphDataset(mixed, CUTOFF))
+    assert [row[:2] for row in found] == sorted(expected)
+    assert [row[2] for row in found] == pytest.approx([expected[pair] for pair in sorted(expected)], abs=1e-9)
 
 
 def test_batches_to_predict_are_bounded_by_pairs(mixed):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sigmaff.data.store import store_graphs
 from sigmaff.data.structures import IndexArray, LabelledStructures
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels, batch_graphs, build_graph
@@ -14,10 +15,14 @@ MAX_PAIRS = 10_000
 """Largest number of pairs to predict at once; limits memory."""
 
 
+MAX_ATOMS = 5_000_000
+"""Of a data set whose graphs are held in memory; those of a larger one are in files (``store.py``)."""
+
+
 class GraphDataset:
     """All graphs of a data set in flat tensors; a batch gathers the rows of its structures.
 
-    ``graph`` holds all structures as one.
+    ``graph`` holds all structures as one. Above MAX_ATOMS atoms its tensors are files that are mapped into memory.
 
     Arguments:
         structures: eV and Å.
@@ -31,13 +36,23 @@ class GraphDataset:
         _check_labels(structures)
         self.structures = structures
         self.cutoff = cutoff
-        graphs = [_graph(structures, index, cutoff, dtype) for index in range(len(structures))]
-        self.graph = batch_graphs(graphs)
-        self.n_atoms = torch.tensor([graph.n_atoms for graph in graphs])  # (n_structures,)
-        self.n_pairs = torch.tensor([graph.pair_index.shape[1] for graph in graphs])  # (n_structures,)
+        searched = (_graph(structures, index, cutoff, dtype) for index in range(len(structures)))
+        self.graph: AtomicGraph
+        self.n_atoms: Tensor  # (n_structures,)
+        self.n_pairs: Tensor  # (n_structures,)
+        self._forces: Tensor | None
+        if sum(map(len, structures.structures)) > MAX_ATOMS:
+            stored = store_graphs(structures, searched, cutoff, dtype)
+            self.graph, self._forces = stored.graph, stored.forces
+            self.n_atoms, self.n_pairs = stored.n_atoms.clone(), stored.n_pairs.clone()
+        else:
+            graphs = list(searched)
+            self.graph = batch_graphs(graphs)
+            self.n_atoms = torch.tensor([graph.n_atoms for graph in graphs])
+            self.n_pairs = torch.tensor([graph.pair_index.shape[1] for graph in graphs])
+            self._forces = _tensor(None if structures.forces is None else np.concatenate(structures.forces), dtype)
         self._first_atom, self._first_pair = _starts(self.n_atoms), _starts(self.n_pairs)
         self._energy = _tensor(structures.energy, torch.float64)
-        self._forces = _tensor(None if structures.forces is None else np.concatenate(structures.forces), dtype)
         self._stress = _tensor(structures.stress, dtype)
 
     def __len__(self) -> int:

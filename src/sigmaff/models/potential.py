@@ -21,6 +21,7 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
+from sigmaff.models.memory import require_memory
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
 from sigmaff.models.program import Program
@@ -213,6 +214,7 @@ class Potential(Model):
             found = self.program.predict(self, graph, forces_std, stress_std=stress_std)
             if found is not None:
                 return found
+        require_memory(self._embedded, graph)
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
             variance = stress_variance = None
@@ -262,6 +264,9 @@ class Potential(Model):
         if not unseen_elements:
             self._require_known(graph)
         return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
+
+    def _embedded(self, part: AtomicGraph) -> Tensor:
+        return self._learned(self.backbone.prepare(part))
 
     def in_physical_units(
         self, graph: AtomicGraph, distribution: EnergyDistribution, forces: Tensor, virial: Tensor | None

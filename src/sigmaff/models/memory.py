@@ -1,0 +1,86 @@
+"""Whether a prediction fits into memory, before it begins: the system ends a process without a word where it does not.
+
+Most of what a prediction holds is what differentiation keeps of each pair. So a few pairs of the graph tell how much
+all of them need at least. What certainly does not fit is refused. Many small structures are predicted in batches
+anyway (``GraphDataset.batch_size``).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sigmaff.errors import SigmaffError
+from sigmaff.graph import AtomicGraph
+
+FEW_PAIRS = 100_000
+"""Pairs of a graph that is not looked at: they need some gigabytes at most."""
+SAMPLED_PAIRS = 2000
+
+
+class MemoryShortError(SigmaffError):
+    """A prediction would need more memory than there is."""
+
+
+def require_memory(embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> None:
+    """Raise an error if the derivatives of embeddings do not fit into the memory that is free.
+
+    Arguments:
+        embed: the network.
+        graph: prepared for it, on a CPU; on another device nothing happens.
+    """
+    n_pairs = graph.pair_index.shape[1]
+    if n_pairs <= FEW_PAIRS or graph.positions.device.type != "cpu":
+        return
+    free, needed = available_memory(), n_pairs * bytes_per_pair(embed, graph)
+    if free is not None and needed > free:
+        raise MemoryShortError(
+            f"a prediction of {graph.n_atoms:,} atoms with {n_pairs:,} pairs needs about {needed / 1e9:.0f} GB of "
+            f"memory, and {free / 1e9:.0f} GB are free: predict fewer structures at once (batch_size), a smaller cell, "
+            "or with a model of a smaller cutoff; or end other programs"
+        )
+
+
+def bytes_per_pair(embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> float:
+    """What differentiation of the embeddings keeps, by a part of the graph: whole neighbourhoods of its first atoms."""
+    part = _first_pairs(graph, SAMPLED_PAIRS)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, torch.nn.Parameter):
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        moved = part.with_positions(part.positions.detach().requires_grad_())
+        embed(moved)  # what it keeps lives until here
+    return sum(kept.values()) / part.pair_index.shape[1]
+
+
+def available_memory() -> int | None:
+    """Bytes that new work may take without swapping; ``None`` where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return None
+
+
+def _first_pairs(graph: AtomicGraph, n_pairs: int) -> AtomicGraph:
+    """The first pairs and their atoms, as one structure. Pairs are in the order of their first atoms."""
+    chosen = graph.pair_index[:, :n_pairs]
+    atoms, places = torch.unique(chosen, return_inverse=True)
+    return replace(
+        graph,
+        positions=graph.positions[atoms],
+        atomic_numbers=graph.atomic_numbers[atoms],
+        structure_index=torch.zeros_like(atoms),
+        pair_index=places,
+        pair_shift=graph.pair_shift[:n_pairs],
+        cell=None,
+        n_structures=1,
+        incoming=None,
+    )
