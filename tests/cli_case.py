@@ -47,6 +47,9 @@ TINY: dict[str, Any] = {
     "output": "run",
 }
 
+COMPARED = {"n_train": 40, "n_validation": 20, "n_test": 20}
+"""Structures of the comparison of all methods."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

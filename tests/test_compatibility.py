@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from distributed import LocalCluster
 
 import sigmaff
 from cli_case import succeed
+from dask_case import running_scheduler
 
 DATA = Path(__file__).parent / "data"
 REDEFINED = {"energies_uncertainty"}
@@ -76,8 +76,8 @@ def copied(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
     """The address of a scheduler with one worker."""
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL") as cluster:
-        yield cluster.scheduler_address
+    with running_scheduler(1) as client:
+        yield client.scheduler.address
 
 
 def go_on(folder: Path, *more: str) -> str:

@@ -33,6 +33,8 @@ ASSIGNMENT = re.compile(r"[A-Z_]+=")
 NOT_RUN = ("make", "pip", "git")
 LONG = ("reproduce", "generate", "init")
 """Commands of minutes or hours, which have tests of their own: here only their options are looked up."""
+ADOPTED: dict[tuple[str, ...], bytes] = {}
+"""Model files by the command that made them: several documents adopt the same network."""
 
 
 class Block(NamedTuple):
@@ -67,9 +69,14 @@ def run(words: list[str]) -> None:
     assert program == "sigmaff", f"{shlex.join(words)}: a document should tell how to run sigmaff"
     if arguments[1:] and arguments[1].startswith(("examples/", "runs/")):  # minutes of training, and what follows on it
         return
+    if arguments[0] == "adopt" and (kept := ADOPTED.get(tuple(arguments))):
+        Path(arguments[arguments.index("-o") + 1]).write_bytes(kept)  # the same command on the same file
+        return
     asked_for_help = ["--help"] if arguments[0] in LONG and arguments[1] != "list" else []
     outcome = sigmaff(*arguments, *asked_for_help)
     assert outcome.code == 0, f"{shlex.join(words)}: {outcome.err}"
+    if arguments[0] == "adopt":
+        ADOPTED[tuple(arguments)] = Path(arguments[arguments.index("-o") + 1]).read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore::sigmaff.errors.UndeterminedEnergyWarning")  # of in.extxyz, as it should

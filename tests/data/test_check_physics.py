@@ -7,7 +7,8 @@ import ase.io
 import numpy as np
 import pytest
 from ase import Atoms, units
-from ase.build import bulk, molecule
+from ase.build import bulk, fcc111, molecule
+from ase.calculators.emt import EMT
 from ase.calculators.morse import MorsePotential
 from ase.calculators.singlepoint import SinglePointCalculator
 from scipy.spatial.transform import Rotation
@@ -71,6 +72,46 @@ def test_forces_of_other_atoms_or_another_orientation(shuffled) -> None:
     one = list(shuffled.forces)
     one[7] = np.roll(one[7], 1, axis=0)
     assert problems(replace(shuffled, forces=tuple(one))) == {"net_torque": ("warning", (7,))}
+
+
+def labelled(structures: list[Atoms]) -> LabelledStructures:
+    for atoms in structures:
+        atoms.calc = EMT()
+    energies, forces = zip(*((atoms.get_potential_energy(), atoms.get_forces()) for atoms in structures), strict=True)
+    for atoms in structures:
+        atoms.calc = None
+    return made(structures, energies, forces)
+
+
+@pytest.fixture(scope="module")
+def crystals() -> LabelledStructures:
+    """Copper at rest but for large random displacements: no two frames are neighbours."""
+    structures = [bulk("Cu", cubic=True) * (2, 2, 2) for _ in range(12)]
+    for seed, atoms in enumerate(structures):
+        atoms.rattle(0.12, seed=seed)
+    return labelled(structures)
+
+
+def test_forces_of_crystals_without_neighbouring_frames(crystals) -> None:
+    assert problems(crystals) == {}
+    flipped, permuted = (
+        replace(crystals, forces=tuple(change(forces) for forces in crystals.forces))
+        for change in (np.negative, lambda forces: np.roll(forces, 1, axis=0))
+    )
+    assert problems(flipped) == {"force_sign": ("error", ())}
+    assert problems(permuted) == {"force_order": ("error", ())}
+    assert problems(replace(flipped, energy=None))["force_sign"] == ("error", ())
+
+
+def test_strained_crystals_and_surfaces_are_sound() -> None:
+    """Strain changes all lengths; forces vanish by symmetry, or do not follow them."""
+    rng, strained = np.random.default_rng(0), []
+    for _ in range(8):
+        for atoms in (bulk("Cu", cubic=True) * (2, 2, 2), fcc111("Cu", (2, 2, 4), vacuum=6.0, periodic=True)):
+            atoms.set_cell(atoms.cell.array @ (np.eye(3) + rng.normal(0.0, 0.03, (3, 3))), scale_atoms=True)
+            atoms.rattle(0.003, rng=rng)
+            strained.append(atoms)
+    assert problems(labelled(strained)) == {}
 
 
 def test_lengths_in_bohr(shuffled, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_module_that_fails_is_named_with_its_error(tmp_path: Path, monkeypatch
         label(bulk("Cu"), EngineConfig(calculator="broken_engine:Engine"))
 
 
-@pytest.mark.parametrize("name", ["H2O", "CH3"], ids=["singlet", "doublet"])
+@pytest.mark.parametrize("name", ["H2O", "OH"], ids=["singlet", "doublet"])
 def test_pyscf_forces_are_slopes_of_its_energies(name: str) -> None:
     """To the error of PySCF's integration grid, which moves with the atoms and is left out of its forces."""
     engine, atoms, step = EngineConfig(calculator="pyscf-pbe"), molecule(name), 1e-3

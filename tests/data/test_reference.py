@@ -1,6 +1,7 @@
 """Every reference file can be read, has what its description says, and no fault that is an error."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from sigmaff.data import (
     reference_energies,
     split_structures,
 )
+from sigmaff.data.check.consistency import check_forces_against_energies
 
 pytestmark = pytest.mark.reference_data
 
@@ -90,6 +92,15 @@ def test_force_sign_is_found_in_a_real_trajectory(folder):
         frame_index=data.frame_index,
     )
     assert "force_sign" in {found.code for found in check_structures(flipped)}
+
+
+@pytest.mark.parametrize("name", ["mlearn/Si_test", "mlearn/Li_training", "water/deepmd_water_192"])
+def test_wrong_forces_are_found_in_periodic_frames_without_an_order(folder, name):
+    data = read_structures(folder / f"{name}.extxyz")
+    for code, change in {"force_sign": np.negative, "force_order": lambda forces: np.roll(forces, 1, axis=0)}.items():
+        faulty = replace(data, forces=tuple(change(forces) for forces in data.forces))
+        assert [found.code for found in check_forces_against_energies(faulty)] == [code]
+    assert list(check_forces_against_energies(data)) == []
 
 
 def test_isolated_atoms_of_solvents(folder):

@@ -1,5 +1,6 @@
 """Both fits of the LNK on every backbone: σ is added, and what the backbone has learned is not lost."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ TRAINING = case.CONFIG.model_copy(
 HEAD = LNKConfig(n_inducing=10, n_samples=4, n_frequencies=16)
 
 
-@pytest.fixture(params=BACKBONES, ids=lambda config: f"{config.name}-{getattr(config, 'l_max', '')}")
-def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Potential, GraphDataset, GraphDataset]:
+@pytest.fixture(scope="module", params=BACKBONES, ids=lambda config: f"{config.name}-{getattr(config, 'l_max', '')}")
+def learned(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Potential, GraphDataset, GraphDataset]:
     backbone: BackboneConfig = request.param
     data, held_out = (
         GraphDataset(case.labelled_structures(n, seed), backbone.cutoff) for n, seed in ((30, 1), (20, 2))
@@ -31,8 +34,15 @@ def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Potential, 
         torch.manual_seed(0)
         config = PotentialConfig(backbone=backbone, head=DeterministicConfig())
         potential = Potential(config, compute_statistics(data))
-    case.train(potential, data, held_out, TRAINING, tmp_path / "backbone", seed=0)
+    case.train(potential, data, held_out, TRAINING, tmp_path_factory.mktemp("backbone"), seed=0)
     return potential, data, held_out
+
+
+@pytest.fixture
+def trained(learned: tuple[Potential, GraphDataset, GraphDataset]) -> tuple[Potential, GraphDataset, GraphDataset]:
+    """A copy, as a fit may change the potential."""
+    potential, data, held_out = learned
+    return deepcopy(potential), data, held_out
 
 
 def errors(potential: Potential, data: GraphDataset) -> tuple[float, float]:

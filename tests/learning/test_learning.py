@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator["Client"]:
-    with running_scheduler(2) as client:
+    with running_scheduler(1) as client:
         yield client
 
 
@@ -252,10 +252,10 @@ def killed_campaign(folder: Path, address: str, moments: Iterator[float]) -> int
 
 
 def check_killed(folder: Path, whole: CampaignResult, n_killed: int) -> None:
-    """The same data; no label again but those under way on the two workers at a kill."""
+    """The same data; no label again but those under way on the worker at a kill."""
     assert dataset(folder) == dataset(whole.directory.parent)
     assert len(set(calls(folder))) == 18
-    assert len(calls(folder)) <= 18 + 2 * n_killed
+    assert len(calls(folder)) <= 18 + n_killed
 
 
 def test_resume_after_two_kills(whole: CampaignResult, tmp_path: Path, scheduler: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
@@ -18,14 +19,22 @@ from sigmaff.errors import SigmaffError
 from sigmaff.models.file import read_header
 from sigmaff.progress import Listener
 from sigmaff.runs import demo
+from sigmaff.runs.config import RunConfig
 
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes alone differ from the real thing."""
+    """Sizes alone differ from the real thing, and the number of epochs."""
     sizes = {"N_ETHANOL": 50, "N_TRAIN": 20, "N_VALIDATION": 20, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1}
     for name, size in (sizes | {"EQUILIBRATION": 5, "SAMPLE_EVERY": 3}).items():
         monkeypatch.setattr(demo, name, size)
+    whole = demo.demo_config
+
+    def shorter(*arguments: Any) -> RunConfig:
+        config = whole(*arguments)
+        return config.model_copy(update={"training": config.training.model_copy(update={"max_epochs": 10})})
+
+    monkeypatch.setattr(demo, "demo_config", shorter)
 
 
 def killed(*arguments: object) -> None:

@@ -495,7 +495,7 @@ def test_two_processes_train_backbone_and_head(workspace: Workspace, tmp_path: P
     alone = train(workspace, tmp_path / "alone", *options)
     pair = ("--set", "training.devices=2", "--set", "training.strategy=ddp", "--output", str(tmp_path / "pair"))
     process = start(workspace / "run.yaml", *options, *pair)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     expected, found = tensors(alone), tensors(tmp_path / "pair" / "model.sigmaff")
     for name, value in expected.items():
@@ -524,7 +524,7 @@ def test_resume_after_interrupt_and_kill_gives_the_uninterrupted_result(tmp_path
     process = start(config)
     wait_for_epochs(process, metrics, 3)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 130, err
     assert "of 100; run the same command to resume from" in err
     assert "Traceback" not in out + err

@@ -11,13 +11,13 @@ import ase.io
 import numpy as np
 import pytest
 from ase import Atoms
-from distributed import LocalCluster
 from pydantic import ValidationError
 from scipy.stats import beta, binom
 
 from calculator_case import LNK_CONFIG, build_potential, ethanol, rattled
 from campaign_case import Silent
 from cli_case import fail, succeed
+from dask_case import running_scheduler
 from guard_case import CUBIC, Interrupted, n_calls, settings
 from md_case import Wells, at_sites, changed
 from sigmaff.errors import ConfigError, DataError
@@ -194,8 +194,8 @@ def test_what_the_limit_costs_is_told():
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
     """The address of a scheduler with one worker."""
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL") as cluster:
-        yield cluster.scheduler_address
+    with running_scheduler(1) as client:
+        yield client.scheduler.address
 
 
 STARTS = [rattled(at_sites(), seed) for seed in range(5)]

@@ -21,7 +21,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs by two processes, which Fabric starts as a user's command would be started."""
     directory = tmp_path_factory.mktemp("pair")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, case.__file__, "pair", str(directory)], check=True, env=environment, timeout=120)
+    subprocess.run([sys.executable, case.__file__, "pair", str(directory)], check=True, env=environment, timeout=900)
     return directory
 
 

@@ -15,6 +15,7 @@ import yaml
 from sigmaff.config import read_config
 from sigmaff.data import DataSource, LabelledStructures, Split, SplitConfig, read_structures, split_structures, symbols
 from sigmaff.data.check.gate import require_sound
+from sigmaff.data.structures import IndexArray
 from sigmaff.errors import DataError
 from sigmaff.evaluation.calibration import MIN_STRUCTURES
 from sigmaff.progress import Listener
@@ -198,9 +199,7 @@ class Stopwatch(Listener):
 def _timed(content: dict[str, Any], structures: LabelledStructures, seed: int) -> Cost:
     """Make a model of a few structures in a few steps, as 'sigmaff train' does."""
     sizes = {part: min(TIMED[part], content["data"]["split"][f"n_{part}"]) for part in TIMED}
-    drawn = np.random.default_rng(seed).permutation(len(structures))
-    ends = np.cumsum(list(sizes.values()))
-    parts = dict(zip(sizes, map(np.sort, np.split(drawn[: ends[-1]], ends[:-1])), strict=True))
+    parts = timed_parts(structures, sizes, seed)
     with tempfile.TemporaryDirectory() as folder:
         short = {"max_epochs": TIMED_EPOCHS, "schedule": {"name": "cosine", "warmup_steps": 1}}
         config = read_config(RunConfig, content | {"training": content["training"] | short, "output": folder})
@@ -209,6 +208,22 @@ def _timed(content: dict[str, Any], structures: LabelledStructures, seed: int) -
         watch = Stopwatch()
         produce(config, data, watch, partial(make_model, force=True))
         return _cost(watch, time.monotonic(), sizes)
+
+
+def timed_parts(structures: LabelledStructures, sizes: dict[str, int], seed: int) -> dict[str, IndexArray]:
+    """Structures of the timing by part, each from the smallest to the largest: σ of forces takes longest for these.
+
+    Arguments:
+        sizes: structures of each part.
+        seed: draws among structures of the same size.
+    """
+    drawn = np.random.default_rng(seed).permutation(len(structures))
+    n_atoms = np.array([len(structures.structures[index]) for index in drawn])
+    left, parts = drawn[np.argsort(n_atoms, kind="stable")], {}
+    for part, n in sorted(sizes.items()):
+        places = np.linspace(0, len(left) - 1, n).round().astype(np.int64)
+        parts[part], left = np.sort(left[places]), np.delete(left, places)
+    return parts
 
 
 def _cost(watch: Stopwatch, end: float, sizes: dict[str, int]) -> Cost:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from ase import Atoms
 
+from sigmaff.data.check.bonds import check_forces_against_bonds
 from sigmaff.data.check.finding import Finding, Severity, findings
 from sigmaff.data.check.stacks import Stack, spaced, stacks
 from sigmaff.data.overlap import comparable
@@ -79,9 +80,12 @@ def _net_torque(stack: Stack, forces: FloatArray) -> FloatArray:
 
 
 def check_forces_against_energies(data: LabelledStructures) -> Iterator[Finding]:
-    """Compare the work of the forces with the change of energy between neighbouring frames."""
+    """Compare the work of the forces with the change of energy between neighbouring frames; else look at bonds."""
     work, change = _steps(data)
-    if len(work) < MIN_STEPS or not work.any() or not change.any():
+    if len(work) < MIN_STEPS:
+        yield from check_forces_against_bonds(data)
+        return
+    if not work.any() or not change.any():
         return
     correlation = float(np.dot(work, change) / (np.linalg.norm(work) * np.linalg.norm(change)))
     slope = float(np.dot(work, change) / np.dot(work, work))

@@ -132,10 +132,10 @@ def _search(data: LabelledStructures, index: int, found: Distances) -> None:
     ratio = distance / covalent_radii[atoms.numbers][pairs].sum(0)
     if len(atoms) == 1 and not len(distance):
         return
-    found.put(index, _smallest(pairs, ratio, len(atoms)), _smallest(pairs, distance, len(atoms)))
+    found.put(index, smallest(pairs, ratio, len(atoms)), smallest(pairs, distance, len(atoms)))
 
 
-def _smallest(pairs: IndexArray, values: FloatArray, n_atoms: int) -> FloatArray:
+def smallest(pairs: IndexArray, values: FloatArray, n_atoms: int) -> FloatArray:
     """Of the pairs of each atom, (n_atoms,); infinite without a pair."""
     smallest = np.full(n_atoms, np.inf)
     np.minimum.at(smallest, pairs[0], values)
