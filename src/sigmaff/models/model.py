@@ -49,6 +49,7 @@ class Model(nn.Module, ABC):
         self.stress_calibration: Calibration | None = None
         self.energy_force_std: EnergyForceStd | None = None
         self.std_range: StdRange | None = None  # of reported σ on held-out structures
+        self._compositions: tuple[tuple[Tensor, Tensor], Tensor, Tensor] | None = None  # of the last prediction
         self.record = RunRecord()
         self.file: Path | None = None  # that it was read from
 
@@ -172,16 +173,21 @@ class Model(nn.Module, ABC):
 
     def _with_composition(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
         """Add ``undetermined`` and, to a prediction with energy σ, ``composition_std``."""
+        atoms, last = (graph.atomic_numbers, graph.structure_index), self._compositions
+        is_known = last is not None and len(last[1]) == graph.n_structures and last[1].device == self.device
+        if last is None or not is_known or not all(map(torch.equal, atoms, last[0])):
+            last = self._compositions = (atoms, *self._composition(graph))  # the next step of a simulation has the same
+        std = None if prediction.energy_std is None else last[1]
+        return replace(prediction, composition_std=std, undetermined=last[2])
+
+    def _composition(self, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
+        """σ of reference energies, and whether they are undetermined, of each structure."""
         numbers, structure = graph.atomic_numbers.cpu().numpy(), graph.structure_index.cpu().numpy()
         counts = np.zeros((graph.n_structures, len(chemical_symbols)))
         np.add.at(counts, (structure, numbers), 1.0)
         statistics = self.potentials[0].statistics
-        std = None if prediction.energy_std is None else statistics.composition_std(counts)
-        return replace(
-            prediction,
-            composition_std=None if std is None else torch.as_tensor(std, device=self.device),
-            undetermined=torch.as_tensor(statistics.is_undetermined(counts), device=self.device),
-        )
+        found = statistics.composition_std(counts), statistics.is_undetermined(counts)
+        return torch.as_tensor(found[0], device=self.device), torch.as_tensor(found[1], device=self.device)
 
     @abstractmethod
     def compute(

@@ -194,7 +194,7 @@ class Potential(Model):
         energy = forces = None
         repelled = self._repelled(graph)
         if labels.energy is not None:
-            self._require_known(graph)
+            self.require_known(graph)
             known = _summed(self._node_references(graph), graph)
             known = known if repelled is None else known + repelled.energy
             energy = ((labels.energy - known) / self.statistics.scale).to(self.dtype)
@@ -209,11 +209,11 @@ class Potential(Model):
     def compute(
         self, graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool, unseen_elements: bool
     ) -> Prediction:
-        graph = self.prepare(graph, unseen_elements=unseen_elements)
         if self.program is not None and not unseen_elements:
             found = self.program.predict(self, graph, forces_std, stress_std=stress_std)
             if found is not None:
                 return found
+        graph = self.prepare(graph, unseen_elements=unseen_elements)
         require_memory(self._embedded, graph)
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
@@ -262,7 +262,7 @@ class Potential(Model):
         An unknown element is an error unless ``unseen_elements``.
         """
         if not unseen_elements:
-            self._require_known(graph)
+            self.require_known(graph)
         return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
 
     def _embedded(self, part: AtomicGraph) -> Tensor:
@@ -334,7 +334,8 @@ class Potential(Model):
         """Reference energy of each atom, eV, float64; 0 for an element that has none."""
         return self._references.nan_to_num().to(graph.atomic_numbers.device)[graph.atomic_numbers]
 
-    def _require_known(self, graph: AtomicGraph) -> None:
+    def require_known(self, graph: AtomicGraph) -> None:
+        """Raise an error that names an element that the model was not trained on."""
         unseen = self._references.isnan().to(graph.atomic_numbers.device)[graph.atomic_numbers]
         if unseen.any():
             structure = graph.structure_index[unseen][0]

@@ -68,10 +68,10 @@ class Program:
     def predict(
         self, potential: "Potential", graph: AtomicGraph, forces_std: ForceStdMethod, *, stress_std: bool
     ) -> Prediction | None:
-        """As ``Potential.compute`` on a prepared graph of known elements; ``None`` if there is no part for it."""
+        """As ``Potential.compute`` with known elements; ``None`` if there is no part for it."""
         if graph.n_atoms < 2 or graph.pair_index.shape[1] < 2 or graph.positions.device.type != "cpu":
             return None
-        topology = self._topology(graph, potential.elements)
+        topology = self._topology(graph, potential)
         part = self._part(potential, topology, forces_std)
         if part is None or (stress_std and part == "forces_std" and graph.cell is not None):
             return None
@@ -89,9 +89,10 @@ class Program:
         provenance = Provenance(method=head.method, kind=head.kind, covariance=head.covariance, forces_std=how)
         return Prediction(**found, provenance=provenance)
 
-    def _topology(self, graph: AtomicGraph, elements: tuple[int, ...]) -> Topology:
+    def _topology(self, graph: AtomicGraph, potential: "Potential") -> Topology:
         if self._last is None or not self._last.is_of(graph):
-            self._last = Topology.of(graph, elements)
+            potential.require_known(graph)
+            self._last = Topology.of(graph, potential.elements)
         return self._last
 
     def _part(self, potential: "Potential", topology: Topology, forces_std: ForceStdMethod) -> Part | None:
