@@ -2,7 +2,7 @@
 
 Blocks of a document run in order in one folder with small files of the names that the documents use. Not run, but
 looked up, are ``make`` targets, benchmarks and the configurations in ``examples/``; ``bash no-test`` marks blocks that
-need the network.
+need the network. Scripts on artefacts run in ``models/test_export.py``, which makes one.
 """
 
 import re
@@ -31,7 +31,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 NOT_RUN = ("make", "pip", "git")
-LONG = ("reproduce", "generate", "init")
+LONG = ("reproduce", "generate", "init", "export")
 """Commands of minutes or hours, which have tests of their own: here only their options are looked up."""
 ADOPTED: dict[tuple[str, ...], bytes] = {}
 """Model files by the command that made them: several documents adopt the same network."""
@@ -94,7 +94,7 @@ def test_what_it_says_can_be_typed(
         if block.language in ("bash", "console") and "no-test" not in block.remark:
             for words in commands(block):
                 run(words)
-        elif block.language == "python" and "no-test" not in block.remark:
+        elif block.language == "python" and "no-test" not in block.remark and "model.pt2" not in block.text:
             exec(compile(block.text, f"{document.name} (python)", "exec"), names)
         elif block.language == "yaml":
             (tmp_path / "documented.yaml").write_text(block.text)

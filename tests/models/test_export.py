@@ -1,10 +1,13 @@
 """Export: a program computes what its potential does, is refused where it does not fit, and never runs untrusted."""
 
 import json
+import re
+import shutil
 import zipfile
 from dataclasses import fields, replace
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 import torch
@@ -13,6 +16,7 @@ from ase.build import molecule
 
 import sigmaff as sf
 from calculator_case import BACKBONE, STATISTICS, fill_posterior, water_crystal
+from cli_case import sigmaff
 from contract import BACKBONES, CRYSTAL, ETHANOL, LNK, WATER, Case, displaced, graph_of
 from sigmaff.backbones import BackboneConfig
 from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
@@ -215,6 +219,40 @@ def test_forces_are_the_derivative_of_the_energy(artefact: tuple[Potential, Path
             energies.append(model.predict(moved, forces_std="none").energy)
         slope = (-energies[0] + 8 * energies[1] - 8 * energies[2] + energies[3]) / (12 * step)
         assert -slope == pytest.approx(forces[atom, axis], abs=2e-3 * np.abs(forces).max())
+
+
+def test_what_the_documents_say(artefact: tuple[Potential, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Scripts on artefacts run."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(artefact[1], "model.pt2")
+    ase.io.write("in.extxyz", ethanol(1))
+    text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text(encoding="utf-8")
+    scripts = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert scripts
+    for script in scripts:
+        exec(compile(script, "performance.md", "exec"), {})
+
+
+def test_the_command(artefact: tuple[Potential, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It exports what the file holds, with and without force σ, and says how close the program is."""
+    potential, path = artefact
+    sf.save(potential, tmp_path / "model.sigmaff")
+    given: list[bool] = []
+
+    def exported(model: Potential, to: Path, *, forces_std: bool, **_: object) -> export.Description:
+        given.append(forces_std)
+        shutil.copy(path, to)
+        return export._read_description(path)
+
+    monkeypatch.setattr(export, "export", exported)
+    outcome = sigmaff("export", str(tmp_path / "model.sigmaff"), str(tmp_path / "model.pt2"))
+    assert outcome.code == 0, outcome.err
+    assert "largest difference to the model" in outcome.out
+    refused = sigmaff("export", str(tmp_path / "model.sigmaff"), str(tmp_path / "model.pt2"), "--energy-only")
+    assert refused.code == 1
+    assert "exists already" in refused.err
+    sigmaff("export", str(tmp_path / "model.sigmaff"), str(tmp_path / "model.pt2"), "--energy-only", "--force")
+    assert given == [True, False]
 
 
 def copied(path: Path, folder: Path, **changes: object) -> Path:
