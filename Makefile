@@ -12,19 +12,32 @@ PACKAGES_mace := mace-torch
 PACKAGES_chgnet := chgnet
 PACKAGES_metatomic := metatrain
 
+# Other programs that benchmarks compare with.
+BENCH_VENV ?= .venv-bench
+
 HOST_TESTS := $(HOSTS:%=test-host-%)
 
 # Mutants of model files, data files, configurations and command lines: N of each, always the same for one SEED.
 N ?= 1000
 SEED ?= 0
 
-.PHONY: demo test fuzz test-hosts $(HOST_TESTS) install install-dev lint clean
+.PHONY: demo test bench fuzz test-hosts $(HOST_TESTS) install install-dev lint clean
 
 demo: install
 	$(BIN)/sigmaff demo
 
 test: install-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# A short form of benchmarks/performance.py, compared with the committed ratios. The data: SIGMAFF_DATA.
+bench: $(BENCH_VENV)/installed
+	OMP_NUM_THREADS=1 $(BENCH_VENV)/bin/python benchmarks/performance.py --rounds 7 --only schnet steps \
+		--against docs/performance.json
+
+$(BENCH_VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --constraint constraints.txt --editable ".[benchmarks]"
+	touch $@
 
 fuzz: install-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --count $(N) --seed $(SEED) --keep ../fuzz-found
@@ -74,4 +87,4 @@ define WEIGHTS_aimnet2
 endef
 
 clean:
-	rm -rf $(VENV) .venv-hosts demo build dist fuzz-found
+	rm -rf $(VENV) .venv-bench .venv-hosts demo build dist fuzz-found

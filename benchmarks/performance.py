@@ -183,12 +183,17 @@ def main() -> None:
         for row in PARTS[name](options.rounds):
             rows.append(row)
             print(f"| {' | '.join(row.cells())} |", flush=True)
-    if options.json is not None:
-        kept = json.loads(options.json.read_text())["rows"] if options.json.exists() else {}
-        found = {f"{row.name} / {row.over}, {options.threads} thread(s)": vars(row) for row in rows}
-        options.json.write_text(json.dumps({"machine": describe_machine(), "rows": kept | found}, indent=1) + "\n")
+            if options.json is not None:
+                write(row, options.json, options.threads)
     if options.against is not None:
         sys.exit(compare(rows, options.against, options.threads))
+
+
+def write(row: Row, path: Path, n_threads: int) -> None:
+    """Add a row to a file, or replace it."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
+    rows[f"{row.name} / {row.over}, {n_threads} thread(s)"] = vars(row)
+    path.write_text(json.dumps({"machine": describe_machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n")
 
 
 def compare(rows: list[Row], path: Path, n_threads: int) -> int:

@@ -293,7 +293,7 @@ def test_force_std_is_local(uncertain: Model):
 
 
 @pytest.mark.desideratum(STD_EXTENSIVITY)
-@pytest.mark.parametrize("n_copies", range(2, 9))
+@pytest.mark.parametrize("n_copies", [2, 3, 8])
 def test_std_is_size_consistent_for_far_copies(uncertain: Model, n_copies: int):
     """σ grows as n where the errors of copies are the same error, as √n where they are taken as independent."""
     copies = Atoms()
