@@ -255,6 +255,13 @@ def test_the_command(artefact: tuple[Potential, Path], tmp_path: Path, monkeypat
     assert given == [True, False]
 
 
+def test_information_needs_no_trust(artefact: tuple[Potential, Path], tmp_path: Path):
+    """The model file inside is read, and no machine code runs."""
+    outcome = sigmaff("info", str(copied(artefact[1], tmp_path)))
+    assert outcome.code == 0, outcome.err
+    assert "schnet" in outcome.out
+
+
 def copied(path: Path, folder: Path, **changes: object) -> Path:
     """The artefact with another description."""
     other = folder / "other.pt2"

@@ -35,11 +35,13 @@ def info(
 ) -> None:
     """Show the architecture, training data and calibration of a model."""
     from sigmaff.cli.tables import info_table
+    from sigmaff.models.export import ENDING, model_file_in
     from sigmaff.models.file import read_header
 
-    header = read_header(model)
-    if json_output:
-        console.print_json(header.model_dump_json())
-        return
-    n_parameters = sum(parameter.numel() for parameter in sf.load(model).parameters())
+    with model_file_in(model) if model.suffix == ENDING else nullcontext(model) as path:
+        header = read_header(path)
+        if json_output:
+            console.print_json(header.model_dump_json())
+            return
+        n_parameters = sum(parameter.numel() for parameter in sf.load(path).parameters())
     console.print(info_table(header, n_parameters))

@@ -11,7 +11,8 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -130,11 +131,19 @@ def open_exported(path: Path | str, *, trust: bool = False) -> Model:
         )
     description = _read_description(path)
     _require_fit(path, description)
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
-        model = load(archive.extract(MODEL, folder))
+    with model_file_in(path) as model_file:
+        model = load(model_file)
     potential, model.file = _single(model), path
     potential.program = _opened(path, description.outputs)
     return model
+
+
+@contextmanager
+def model_file_in(path: Path) -> Iterator[Path]:
+    """The model file in an artefact, for as long as the block lasts. This runs no machine code."""
+    _read_description(path)
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
+        yield Path(archive.extract(MODEL, folder))
 
 
 def compiled(model: Model, *, listener: Listener | None = None) -> Model:

@@ -2,7 +2,8 @@
 
 A compiler takes about as long for every training, and then saves a part of each step. Nobody knows how long a training
 will go on: it may be patient, limited in time, or extended. So a training is eager until its eager steps took about as
-long as compiling does. Then it compiles. It never takes more than twice the time of the better choice.
+long as compiling does. Then it compiles. As far as that estimate is right, it takes no more than twice the time of the
+better choice.
 
 The step follows from the data alone, not from a clock: a training that is resumed compiles where one that was not
 interrupted does, and gets the same bits.

@@ -130,7 +130,7 @@ class TrainingConfig(Settings):
     freeze_backbone: bool = Field(default=False, description="train only the head")
     compile: bool | Literal["auto"] = Field(
         default="auto",
-        description="compile the loss (about 2.5 times faster steps after a minute or two of compiling); auto: from "
+        description="compile the loss (steps 1.5 to 2 times faster after a minute or two of compiling); auto: from "
         "the step on by which eager steps took about as long as compiling takes",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null: no change")
