@@ -1,6 +1,7 @@
 """``sigmaff check`` and ``info``: what a data file and what a model file contain."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Annotated
 
