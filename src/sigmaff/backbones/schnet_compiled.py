@@ -45,10 +45,10 @@ class CompiledSchNetResponse(CompiledResponse):
 
     def by_vectors(self, cotangents: Tensor) -> Tensor:
         by_distance = self._by_distance(cotangents.to(self._embeddings.dtype))
-        return by_distance.T.unsqueeze(-1) * self.unit_vectors.unsqueeze(1)
+        return by_distance.unsqueeze(-1) * self.unit_vectors.unsqueeze(1)
 
     def _by_distance(self, cotangents: Tensor) -> Tensor:
-        """∂E/∂d of each pair, (k, n_pairs)."""
+        """∂E/∂d of each pair, (n_pairs, k)."""
         gradient = _mapped(cotangents.transpose(0, 1), self.network.output.weight)
         by_slot: Tensor | float = 0.0
         for number in reversed(range(len(self.messages))):
@@ -59,14 +59,14 @@ class CompiledSchNetResponse(CompiledResponse):
             if number > 0:
                 gradient = gradient + _mapped(self._neighbor_sum(by_sum, number), interaction.message.weight)
         assert isinstance(by_slot, Tensor)
-        return kept(by_slot.transpose(0, 1).flatten(1))[:, self.layout.slot].sum(-1)
+        return kept(by_slot.contiguous()).flatten(0, 1)[self.layout.slot].sum(1)
 
     def _by_slot(self, by_sum: Tensor, number: int) -> Tensor:
-        """∂E/∂d of each edge by one interaction, (n_slots, k, n_atoms), for by_sum (n_atoms, k, n_filters)."""
+        """∂E/∂d of each edge by one interaction, (n_slots, n_atoms, k), for by_sum (n_atoms, k, n_filters)."""
         sent = self.messages[number][self.layout.neighbor] * self.filter_slopes[number][self.layout.pair]
         if by_sum.shape[1] == 1:
-            return (by_sum.squeeze(1) * sent).sum(-1).unsqueeze(1)
-        return (by_sum @ sent.permute(1, 2, 0)).permute(2, 1, 0)
+            return (by_sum.squeeze(1) * sent).sum(-1, keepdim=True)
+        return (by_sum @ sent.permute(1, 2, 0)).permute(2, 0, 1)
 
     def _neighbor_sum(self, values: Tensor, number: int) -> Tensor:
         """Σ_j v_j ∘ W_ij of values (n_atoms, k, n_filters)."""

@@ -94,9 +94,9 @@ class _CompiledResponse(CompiledResponse):
         return self._embeddings
 
     def by_vectors(self, cotangents: Tensor) -> Tensor:
-        by_place = cotangents.reshape(len(cotangents), -1, N_RADIAL)
-        both = by_place[:, self._places[0]] + by_place[:, self._places[1]]
-        by_distance = (both * self._slopes.to(both.dtype)).sum(-1).T  # (n_pairs, k)
+        by_place = kept(cotangents.permute(1, 2, 0).contiguous()).unflatten(1, (-1, N_RADIAL)).flatten(0, 1)
+        both = by_place[self._places[0]] + by_place[self._places[1]]  # (n_pairs, N_RADIAL, k)
+        by_distance = (both * self._slopes.to(both.dtype).unsqueeze(-1)).sum(1)
         return by_distance.unsqueeze(-1) * self._units.unsqueeze(1).to(both.dtype)
 
 

@@ -9,7 +9,7 @@ from ase.units import Bohr, Hartree
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph, Layout
-from sigmaff.graph.ops import polynomial_cutoff, scatter_sum
+from sigmaff.graph.ops import kept, polynomial_cutoff, scatter_sum
 from sigmaff.models.prediction import Prediction
 
 OF_SHORTEST = 0.9
@@ -95,8 +95,8 @@ class Repulsion:
             length = distances.detach().requires_grad_()
             energy = pair_energy(numbers[first], numbers[second], length, ranges)
             (slope,) = torch.autograd.grad(energy.sum(), length)
-        by_vector = (slope / distances).unsqueeze(-1) * vectors
-        node_energy = layout.sum_of_edges(0.5 * energy.detach())
+        by_vector = kept((slope / distances).unsqueeze(-1) * vectors)
+        node_energy = layout.sum_of_edges(kept(0.5 * energy.detach()))
         return Repelled(
             node_energy=node_energy,
             energy=layout.sum_of_structures(node_energy),

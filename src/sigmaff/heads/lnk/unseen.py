@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, ElementGroups, Layout
+from sigmaff.graph.ops import kept
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.kernels import MATERN52, squared_distances
 from sigmaff.heads.lnk.inducing import farthest_points
@@ -269,8 +270,8 @@ class Place:
     def sampled_slopes(self, waves: Waves, dtype: torch.dtype = torch.float64) -> Tensor:
         """Derivatives of Σ_i f_i of the draws by the surroundings, (n_samples, n_atoms, d), summed in ``dtype``."""
         angles, frequencies, slopes = self._angles(waves), waves.frequencies / LENGTH, []
-        falling = -self.amplitude.unsqueeze(-1) * torch.sin(angles)
-        parts = (self.groups.of(values) for values in (torch.cos(angles), falling, self.slope))
+        falling = kept(-self.amplitude.unsqueeze(-1) * torch.sin(angles))
+        parts = (self.groups.of(values) for values in (kept(torch.cos(angles)), falling, self.slope))
         for element, one, cosines, sines, rising in zip(self.groups.present, self.known, *parts, strict=True):
             weights = waves.weights[element].T.to(dtype)  # (n_samples, n_frequencies)
             turned = (sines.to(dtype) * weights.unsqueeze(1)) @ (frequencies @ one.whitening.T).to(dtype)
