@@ -30,6 +30,8 @@ NOISE = 0.1
 """σ of the noise of labels at the start, over the rms error of training energies: σ of the process accounts for it."""
 NOISES, SCALES = (-16.0, 4.0, 0.1), (-8.0, 8.0, 0.1)
 """Tried for a covariance, in units of the mean eigenvalue, and for the square of a prior's scale: powers of ten."""
+ROWS_PER_WEIGHT = 50
+"""Force rows of a solve for each weight, at most: more move the solution by less than the rest of the training does."""
 TINY = 1e-24
 
 
@@ -110,7 +112,8 @@ class _Solved(NamedTuple):
     ) -> "_Solved":
         energy = forces = Moments.empty(function.n_weights)
         counter, residual = Counter(listener, len(train) + len(held_out)), 0.0
-        for ((own, of_forces),), n_structures in train.rows([function], TRAINING_ROWS, seed):
+        n_rows = min(TRAINING_ROWS.n_rows, ROWS_PER_WEIGHT * function.n_weights)
+        for ((own, of_forces),), n_structures in train.rows([function], replace(TRAINING_ROWS, n_rows=n_rows), seed):
             energy, residual = energy.plus(own), residual + float(own.residual.sum())
             forces = forces if of_forces is None else forces.plus(of_forces)
             counter.add(n_structures)
