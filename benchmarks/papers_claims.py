@@ -4,10 +4,11 @@ python benchmarks/papers_claims.py runs/papers_claims [--molecule ethanol] [--ot
 python benchmarks/papers_claims.py runs/papers_networks --backbone dimenet++ --methods fixed-lnk --n-train 200 ...
 
 The default is SchNet with 64 features and 3 interactions; ``--backbone`` takes a network of the paper's size. Original
-labels of MD17: 400 structures train, 200 validate and calibrate, 1000 test, 200 of another molecule are to be detected. Methods are those of ``sigmaff compare``, in the
-settings of the paper; a process on a network that is trained has a fifth of its epochs, one that is trained with it two
-fifths. Rerun the command to resume. Ratios of mean absolute errors and differences of calibration scores are over the
-same structures, with 95 % intervals by paired bootstrap, those of AUROC by DeLong; each is for these trained models.
+labels of MD17: 400 structures train, 200 validate and calibrate, 1000 test, 200 of another molecule are to be detected.
+Methods are those of ``sigmaff compare``, in the settings of the paper; a process on a trained network has
+two fifths of its epochs. Rerun the command to resume. Ratios of mean absolute errors
+and differences of calibration scores are over the same structures, with 95 % intervals by paired bootstrap, those of
+AUROC by DeLong; each is for these trained models.
 """
 
 import argparse
@@ -61,9 +62,10 @@ METHODS: dict[str, Method] = {
 }
 """``lnk-0``: end to end without dropout."""
 SHOWN = tuple(name for name in METHODS if not name.startswith("member"))
-FIXED_SHARE, JOINT_SHARE = 0.2, 0.4
+SHARE = 0.4
+"""Epochs of a process on a trained network, over those of the network."""
 FIXED_RATE, JOINT_RATE = 1e-2, 1e-3
-N_OTHERS, N_RESAMPLED = 200, 2000
+BATCH_SIZE, N_OTHERS, N_RESAMPLED = 10, 200, 2000
 CLAIMS = (  # first, second, what the paper says of the first
     ("fixed-lnk", "backbone", "keeps the accuracy of its backbone"),
     ("lnk", "backbone", "keeps the accuracy of its backbone"),
@@ -107,7 +109,7 @@ class Experiment:
                 split=SplitConfig(kind="random", n_train=self.n_train, n_validation=200, n_test=self.n_test, seed=0),
             ),
             model=PotentialConfig(backbone=backbone, head=method.head),
-            training=training(self.epochs, rate),
+            training=training(self.epochs, rate, self.n_train),
             calibration="quantile",
             test_forces_std=False,
             seed=methods.ENSEMBLE_SIZE * self.seed,
@@ -115,9 +117,10 @@ class Experiment:
         config = method.settings(run)
         if not method.head.trains_on_backbone:
             return config
-        frozen = "head" in method.head.stages
-        share, rate = (FIXED_SHARE, FIXED_RATE) if frozen else (JOINT_SHARE, JOINT_RATE)
-        second = training(round(share * self.epochs), rate).model_copy(update={"head_learning_rate": rate})
+        rate = FIXED_RATE if "head" in method.head.stages else JOINT_RATE
+        second = training(round(SHARE * self.epochs), rate, self.n_train).model_copy(
+            update={"head_learning_rate": rate}
+        )
         return config.model_copy(update={"head_training": second})
 
     def train(self, names: list[str], listener: Listener) -> None:
@@ -184,13 +187,13 @@ def source(molecule: str) -> DataSource:
     return DataSource(path=path, format="rmd17_original")
 
 
-def training(epochs: int, rate: float) -> TrainingConfig:
+def training(epochs: int, rate: float, n_train: int) -> TrainingConfig:
     return TrainingConfig(
-        batch_size=10,
+        batch_size=BATCH_SIZE,
         max_epochs=max(1, epochs),
         validate_every=max(1, epochs // 8),
         learning_rate=rate,
-        schedule=CosineSchedule(warmup_steps=100, final_fraction=0.0),
+        schedule=CosineSchedule(warmup_steps=min(100, epochs * n_train // BATCH_SIZE // 10), final_fraction=0.0),
         ema_decay=0.99,
         threads=1,
         tensorboard=False,
