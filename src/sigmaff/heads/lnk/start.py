@@ -87,8 +87,8 @@ def refit_process(
 ) -> None:
     """Solve for the process again, as it predicts: without dropout, and for its points as they are now.
 
-    The mean is kept only where it lowers the held-out errors of energies and forces together; of covariances the one that
-    makes held-out energies most likely.
+    The mean is kept only where it lowers the held-out errors of energies and forces together. Of covariances, the one
+    that makes held-out energies most likely is kept.
     """
     before = process.weight_mean.clone()
     process.weight_mean.zero_()
