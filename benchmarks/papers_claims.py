@@ -243,7 +243,8 @@ def claim(first: Tested, second: Tested) -> list[str]:
             interval(lambda a, b, column=column: score(a, column) - score(b, column), first.sizes, second.sizes)
         )
     value, low, high = metrics.auroc_difference(second.scores, first.scores)
-    return [*cells, f"{value:.4f} ({low:.4f} to {high:.4f})"]
+    limits = f" ({low:.4f} to {high:.4f})" if np.isfinite(low) else ", no structure changes its place"
+    return [*cells, f"{value:.4f}{limits}"]
 
 
 def claims_of(tests: dict[str, Tested]) -> str:
