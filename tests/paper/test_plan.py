@@ -105,6 +105,30 @@ def test_hours_are_of_scale_hour():
     assert Setup(scale="hour", hours=0.5).title == "scale hour, trainings of 0.5 hours"
 
 
+def test_force_std_may_stay_untested(tmp_path: Path):
+    """Which changes no cell of a method without analytic force σ."""
+    setup = Setup(scale="hour", hours=0.5, force_std=False)
+    assert setup.options == "--scale hour --hours 0.5 --no-force-std"
+    names = ("backbone", "mcd-20", "evidential", "ensemble", "fixed-lnk", "lnk-5", "fixed-lnk-closed")
+    both = [
+        {job.name.rpartition("/")[2]: job for job in EXPERIMENTS["md17-accuracy"].jobs(each, NOWHERE)}
+        for each in (setup, Setup(scale="hour", hours=0.5))
+    ]
+    changed = [name for name in names if both[0][name].specification() != both[1][name].specification()]
+    assert changed == ["fixed-lnk", "lnk-5", "fixed-lnk-closed"]
+    assert all(expected_hours(both[0][name]) < 0.5 * expected_hours(both[1][name]) for name in changed[2:])
+
+
+def test_short_trainings_are_not_compiled():
+    compiled = [
+        job.config.training.compile
+        for hours in (0.05, 0.5)
+        for job in Study("hour", "ethanol", "schnet", ("backbone",), hours=hours).jobs(NOWHERE)
+        if isinstance(job, TrainJob)
+    ]
+    assert compiled == [False, True]
+
+
 def test_scale_hour_has_the_papers_networks_sizes_and_losses():
     for _, experiment in EXPERIMENTS.items():
         hour = {job.name: job for job in experiment.jobs(HOUR, NOWHERE) if isinstance(job, TrainJob)}

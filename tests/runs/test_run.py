@@ -86,6 +86,23 @@ def test_test_figures_are_those_of_evaluate_on_the_test_structures(workspace: Wo
         assert evaluated[key] == pytest.approx(record.metrics[key], rel=1e-3)
 
 
+def test_force_std_may_stay_untested(workspace: Workspace, tmp_path: Path) -> None:
+    """Its σ stays raw, and nothing else changes."""
+    other = f"ood={{other: {{source: {workspace / 'data.extxyz'}, n_structures: 5}}}}"
+    options = ("--set", "test_forces_std=false", "--set", other)
+    short, whole = (train(workspace, tmp_path / name, *SHORT, *options[k:]) for k, name in ((0, "a"), (2, "b")))
+    headers = [read_header(path) for path in (short, whole)]
+    assert [header.forces_calibration is None for header in headers] == [True, False]
+    assert headers[0].energy_calibration == headers[1].energy_calibration
+    records = [header.record for header in headers]
+    assert [record.metrics["forces_calibration"] is None for record in records] == [True, False]
+    assert [record.ood["other"]["forces_auroc"] is None for record in records] == [True, False]
+    assert records[0].ood["other"]["energy_auroc"] is not None
+    for key in ("energy_mae", "forces_mae", "energy_calibration", "energy_spearman"):
+        assert records[0].metrics[key] == pytest.approx(records[1].metrics[key], rel=1e-4)
+    assert ["test_forces_std" in record.config for record in records] == [True, False]
+
+
 def test_calibration_is_that_of_the_validation_structures(workspace: Workspace, tmp_path: Path) -> None:
     record = read_header(workspace.model).record
     frames = ase.io.read(workspace / "data.extxyz", ":")

@@ -21,7 +21,7 @@ from sigmaff.evaluation.evaluate import Evaluation, evaluate
 from sigmaff.evaluation.std_range import std_range
 from sigmaff.files import file_digest
 from sigmaff.models import Model
-from sigmaff.models.prediction import Quantity
+from sigmaff.models.prediction import ForceStdMethod, Quantity
 from sigmaff.progress import Listener
 
 Part = Literal["train", "validation", "test"]
@@ -41,14 +41,16 @@ def calibrate(
     listener: Listener | None = None,
     *,
     force_growth: bool = True,
+    forces_std: ForceStdMethod = "auto",
 ) -> Calibrated:
     """Fit the model's calibrations on held-out structures and keep them in it.
 
-    The σ of a quantity that cannot be calibrated stays raw, with a warning.
+    The σ of a quantity that cannot be calibrated stays raw, with a warning. With ``forces_std`` none, that of forces
+    stays raw without one.
     """
     listener = listener or Listener()
     listener.stage("calibrating σ")
-    evaluation = evaluate(model, dataset, name="held out", listener=listener)
+    evaluation = evaluate(model, dataset, name="held out", forces_std=forces_std, listener=listener)
     model.calibrations, reasons = calibrate_evaluation(evaluation, method, force_growth=force_growth)
     model.energy_force_std = energy_force_std(evaluation)
     for reason in dict.fromkeys(reasons.values()):

@@ -21,7 +21,7 @@ from sigmaff.heads.base import EnergyDistribution, Head, SampledHeadSettings, St
 from sigmaff.heads.comparison import Compared, Comparison
 from sigmaff.heads.lnk.head import LNK, LNKConfig
 from sigmaff.heads.lnk.inducing import Placement
-from sigmaff.heads.lnk.start import refit_mean, start_from_solution
+from sigmaff.heads.lnk.start import refit_process, start_from_solution
 from sigmaff.heads.observations import Observations
 from sigmaff.progress import Listener
 
@@ -161,7 +161,7 @@ class SVGP(Head):
 
     def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
         if self.process.config.begins_solved:
-            refit_mean(self.process, self, train, held_out, seed, listener)
+            refit_process(self.process, self, train, held_out, seed, listener)
 
     @property
     def n_weights(self) -> int:

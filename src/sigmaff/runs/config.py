@@ -11,6 +11,7 @@ from sigmaff.data import DataFiles, DataSource, ReferenceEnergies, SplitConfig
 from sigmaff.evaluation import CalibrationMethod
 from sigmaff.heads import HEADS, DeterministicConfig, LNKConfig
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
+from sigmaff.models.prediction import ForceStdMethod
 from sigmaff.training import TrainingConfig
 
 
@@ -83,6 +84,11 @@ class RunConfig(Settings):
         description="how σ is calibrated on the validation structures; auto learns the shape of the errors from 50 "
         "structures and 1000 errors, and one factor from 20 structures; with fewer σ stays raw",
     )
+    test_forces_std: bool = Field(
+        True,
+        description="whether σ of forces is calibrated and tested, if the head has one; a diagonal LNK takes a "
+        "derivative for each coordinate",
+    )
     ood: dict[str, OtherStructures] = Field({}, description="out-of-distribution sets by name, to test σ on")
     output: Path = Field(Path("run"), description="directory of checkpoints, logs, model and metrics")
     seed: int = Field(0, ge=0, description="of initial weights and of the order of batches")
@@ -113,13 +119,20 @@ class RunConfig(Settings):
 
     @model_serializer(mode="wrap")
     def _without_idle(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the unit of likelihoods where none is trained: as versions without that setting wrote it."""
+        """Without the unit of likelihoods where none is trained, and a test of all σ: as versions before wrote it."""
         written: dict[str, Any] = serialize(self)
+        if self.test_forces_std:
+            written.pop("test_forces_std", None)
         head = self.model.head
         if not HEADS[head.name].has_likelihood_loss or "solve" in head.stages:
             for name in ("training", "head_training"):
                 (written.get(name) or {}).pop("likelihood_unit", None)
         return written
+
+    @property
+    def forces_std(self) -> ForceStdMethod:
+        """How σ of forces is computed in calibration and test."""
+        return "auto" if self.test_forces_std else "none"
 
     @property
     def has_std(self) -> bool:

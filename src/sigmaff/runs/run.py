@@ -19,6 +19,7 @@ from sigmaff.files import folder_lock, refuse_overwrite, write_json
 from sigmaff.models import Model, Potential
 from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
+from sigmaff.models.prediction import ForceStdMethod
 from sigmaff.models.record import AdoptedRecord, RunRecord
 from sigmaff.progress import Listener
 from sigmaff.runs.config import OtherStructures, RunConfig
@@ -124,12 +125,14 @@ def produce(config: RunConfig, data: RunData, listener: Listener, make: Make) ->
         tell_compositions(model.potentials[0].statistics, data, listener)
     held_out = test = None
     if config.calibration != "none" and model.kind is not None:
-        held_out, reasons = calibrate(model, data.validation, config.calibration, listener)
+        held_out, reasons = calibrate(
+            model, data.validation, config.calibration, listener, forces_std=config.forces_std
+        )
         record = record.model_copy(update={"uncalibrated": reasons})
     tested: dict[str, object] = {}
     if data.test is not None:
         listener.stage("testing")
-        test = evaluate(model, data.test, name="test", listener=listener)
+        test = evaluate(model, data.test, name="test", forces_std=config.forces_std, listener=listener)
         tested |= _metrics(config, model, test, listener)
     if model.kind is not None and (host := network_alone(model)) is not None:
         tested["adopted"] = _beside(host, model, data, test or held_out, listener)
@@ -166,7 +169,7 @@ def _tested(record: RunRecord) -> dict[str, object] | None:
 
 def _metrics(config: RunConfig, model: Model, test: Evaluation, listener: Listener) -> dict[str, object]:
     """``metrics``, ``ood`` and ``groups`` of the record."""
-    ood = {name: _compared(model, test, name, other, listener) for name, other in config.ood.items()}
+    ood = {name: _compared(config, model, test, name, other, listener) for name, other in config.ood.items()}
     groups = group_summaries(test)
     return {"metrics": summarize(test), "ood": ood, **({"groups": groups} if groups else {})}
 
@@ -185,14 +188,18 @@ def _beside(
     return AdoptedRecord(structures=name, host=summarize(alone), adopted=summarize(adopted))
 
 
-def _compared(model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener) -> Summary:
+def _compared(
+    config: RunConfig, model: Model, evaluation: Evaluation, name: str, other: OtherStructures, listener: Listener
+) -> Summary:
     """Metrics of σ on structures of another kind beside the test structures; empty if they cannot be predicted."""
-    foreign = evaluate_other(model, name, other, listener)
+    foreign = evaluate_other(model, name, other, listener, forces_std=config.forces_std)
     together = {} if foreign is None else summarize(evaluation, foreign)
     return {key: value for key, value in together.items() if key.startswith(OOD_MEASURES)}
 
 
-def evaluate_other(model: Model, name: str, other: OtherStructures, listener: Listener) -> Evaluation | None:
+def evaluate_other(
+    model: Model, name: str, other: OtherStructures, listener: Listener, *, forces_std: ForceStdMethod = "auto"
+) -> Evaluation | None:
     """Predict structures of another kind; ``None`` with a warning if they cannot be predicted."""
     structures = read_structures(other.source.model_copy(update={"labels": ()}))
     n_wanted = other.n_structures or len(structures)
@@ -201,7 +208,8 @@ def evaluate_other(model: Model, name: str, other: OtherStructures, listener: Li
         structures = structures.subset(np.sort(drawn))
     listener.stage(f"testing on {name}")
     try:
-        return evaluate(model, foreign_dataset(model, structures), name=name, listener=listener)
+        dataset = foreign_dataset(model, structures)
+        return evaluate(model, dataset, name=name, forces_std=forces_std, listener=listener)
     except DataError as error:
         listener.warn(f"{name} cannot be predicted: {error}")
         return None

@@ -44,6 +44,13 @@ def reproduce(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the cells and their expected hours")] = False,
+    force_std: Annotated[
+        bool,
+        typer.Option(
+            help="test analytic σ of forces too, which the paper does not have: of its LNK it takes a derivative for "
+            "each coordinate"
+        ),
+    ] = True,
     device: Annotated[str, typer.Option(help="of the trainings: cpu, cuda, mps or auto")] = "auto",
     data: Annotated[
         list[Path] | None,
@@ -70,7 +77,7 @@ def reproduce(
     if name == "list":
         console.print(_experiments_table())
         return
-    setup = Setup(scale=scale, hours=hours, n_seeds=seeds, device=device)
+    setup = Setup(scale=scale, hours=hours, n_seeds=seeds, device=device, force_std=force_std)
     folder = output or Path(f"reproduce_{scale}" + (f"_{hours:g}" if hours != 1.0 else ""))
     planned = plan(name, setup, folders=tuple(data or ()), output=folder, only=read_only(only or ()))
     if dry_run:

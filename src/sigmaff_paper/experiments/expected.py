@@ -73,6 +73,6 @@ def _testing_seconds(job: ModelJob, backbone: str, n_atoms: int) -> float:
         n_passes = config.mc_dropout.n_samples
     elif config.ensemble is not None:
         n_passes = config.ensemble.size
-    elif HEADS[config.model.head.name].force_std_methods:
+    elif HEADS[config.model.head.name].force_std_methods and config.test_forces_std:
         n_passes = FORCE_STD_PASSES * n_atoms
     return n_structures * n_passes * PREDICTION_SHARE * _structure_seconds(backbone, n_atoms)

@@ -35,10 +35,12 @@ LNK = (
     "Inducing points are distributed over elements and chosen far apart, two for each element along the readout; the "
     "paper takes the first of the training set.",
     "Kernels of distances compare activated embeddings, weighed as the readout does.",
-    "Variational fits begin with the posterior of the closed form. After a training with dropout, the mean is fitted "
-    "again without it.",
+    "Variational fits begin with the posterior of the closed form. After training the mean is fitted again, without "
+    "dropout; the covariance is the trained one, that one in the size of training errors, or a solved one, whichever "
+    "makes validation energies most likely.",
 )
 """Of the variational processes, whatever their settings."""
+UNTESTED = "Analytic σ of forces was not tested (--no-force-std); the paper has none."
 
 
 def differences(setup: Setup, kind: Kind, backbones: Iterable[str], results: Results) -> list[str]:
@@ -51,7 +53,8 @@ def differences(setup: Setup, kind: Kind, backbones: Iterable[str], results: Res
     of_scale = {"quick": _of_quick_scale, "hour": _of_hour_scale, "paper": _of_paper_scale}[setup.scale]
     of_kind = _of_md17(setup, results) if kind == "md17" else _of_qm7x()
     of_methods = [*CALIBRATION, *LNK, *_of_settings(PAPERS_LNK), *ALWAYS]
-    return [_trainings(setup), *of_methods, *of_kind, *of_scale(setup, kind, list(backbones))]
+    untested = [] if setup.force_std else [UNTESTED]
+    return [_trainings(setup), *of_methods, *untested, *of_kind, *of_scale(setup, kind, list(backbones))]
 
 
 def _of_settings(lnk: LNKConfig) -> list[str]:

@@ -22,6 +22,7 @@ class Setup:
     hours: float = 1.0  # of a training of scale hour, of one core
     n_seeds: int = 1  # trainings of each network, from seeds of their own
     device: str = "auto"  # accelerator of the trainings
+    force_std: bool = True  # whether analytic σ of forces is tested too, which the paper does not have
 
     def __post_init__(self) -> None:
         if self.scale != "hour" and self.hours != 1.0:
@@ -37,7 +38,8 @@ class Setup:
     def options(self) -> str:
         """The options of ``sigmaff reproduce`` that ask for it, on any device."""
         length = f" --hours {self.hours:g}" if self.hours != 1.0 else ""
-        return f"--scale {self.scale}{length}" + (f" --seeds {self.n_seeds}" if self.n_seeds > 1 else "")
+        seeds = f" --seeds {self.n_seeds}" if self.n_seeds > 1 else ""
+        return f"--scale {self.scale}{length}{seeds}" + ("" if self.force_std else " --no-force-std")
 
 
 SIZES: dict[Scale, dict[Kind, Sizes]] = {
@@ -97,7 +99,7 @@ QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Hour:
-    """Trainings at scale hour: cosine schedule, no patience, compiled."""
+    """Trainings at scale hour: cosine schedule, no patience, compiled unless they are short."""
 
     learning_rate: float
     structures: int  # times atoms^1.5, that a training sees in an hour of one core
@@ -110,6 +112,8 @@ HOUR = {
 }
 """Measured on ethanol; the number of pairs within a cutoff grows more slowly than the square of that of atoms."""
 HOUR_VALIDATIONS = 20
+COMPILED_HOURS = 0.1
+"""Below this, compiling a network takes longer than it saves."""
 MEAN_ATOMS = 17
 """Of structures of QM7-X."""
 HEAD_SHARE, JOINT_SHARE = 0.2, 0.4
@@ -221,7 +225,7 @@ def _hour(
         validate_every=max(1, epochs // HOUR_VALIDATIONS),
         learning_rate=own.learning_rate,
         schedule=CosineSchedule(warmup_steps=min(1000, epochs * n_train // sizes.batch_size // 10)),
-        compile=True,
+        compile=hours >= COMPILED_HOURS,
         threads=1,
         tensorboard=False,
     )

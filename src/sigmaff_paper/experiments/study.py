@@ -6,7 +6,7 @@ from itertools import count, takewhile
 from typing import TypedDict
 
 from sigmaff.data import DataSource, SplitConfig
-from sigmaff.heads import EvidentialConfig, LNKConfig, SVGPConfig
+from sigmaff.heads import HEADS, EvidentialConfig, LNKConfig, SVGPConfig
 from sigmaff.models import MonteCarloDropoutConfig, PotentialConfig
 from sigmaff.runs import methods
 from sigmaff.runs.config import DataConfig, OtherStructures, RunConfig
@@ -81,6 +81,7 @@ class Study:
     hours: float = 1.0  # of a training of scale hour
     seed: int = 0  # 0, 1, …: other initial weights and batches, the same split
     device: str = "auto"
+    force_std: bool = True  # whether analytic σ of forces is tested
 
     @property
     def kind(self) -> Kind:
@@ -103,7 +104,8 @@ class Study:
 
     def repeated(self, setup: Setup) -> "list[Study]":
         """Return the study of each seed, with the length and the device that are asked for."""
-        return [replace(self, hours=setup.hours, device=setup.device, seed=seed) for seed in range(setup.n_seeds)]
+        asked = replace(self, hours=setup.hours, device=setup.device, force_std=setup.force_std)
+        return [replace(asked, seed=seed) for seed in range(setup.n_seeds)]
 
     def jobs(self, data: DataFolders) -> list[Job]:
         """Return the jobs of the methods and of all that these need."""
@@ -138,7 +140,10 @@ class Study:
             seed=self.seed * paper.ENSEMBLE_SIZE,  # members of an ensemble have the seeds between
         )
         config = method.settings(run)
-        config = config.model_copy(update={"model": self._with_inducing_points(config.model)})
+        tests_forces = self.force_std or not HEADS[method.head.name].force_std_methods
+        config = config.model_copy(
+            update={"model": self._with_inducing_points(config.model), "test_forces_std": tests_forces}
+        )
         if not method.head.trains_on_backbone:
             return config
         second = head_training(self.scale, self.kind, self.backbone, frozen="head" in method.head.stages, **length)

@@ -1,22 +1,30 @@
-"""Where a variational fit begins, and where its mean ends: at solutions of the closed form.
+"""Where a variational fit begins, and where it ends: at solutions of the closed form.
 
 With the network frozen, energies and forces are linear in the weights of the process, so gradient descent need not look
 for what one solve gives. The start takes the smallest weights that meet held-out labels as well as the best do
-(``TOLERANCE``). The prior's scale s and the noise λ of a closed-form covariance S then minimise the objective itself,
-of N training energies with an rms error ε, where all have the same variance v:
+(``TOLERANCE``), forces first (``FORCES_FIRST``): they have most of the weight in a training. The prior's scale s and
+the noise λ of a closed-form covariance S then minimise the objective itself, of N training energies with an rms error
+ε, where all have the same variance v:
 
     [½ |w|²/s² + ½ Σ_k (S_k − log S_k − 1)] / N + ½ log v + ½ ε²/v,      v = s² (mean φ·S·φ + residual) + noise²
 
-What is left to gradient descent is what differs between structures.
+What is left to gradient descent is what differs between structures. It also widens σ: the divergence from the prior
+gains more by a wide S than the likelihood of few structures loses, and steps shake the factor of S. So after a training
+the mean is solved for again, and the covariance may be the trained one, that one in the size of training errors, or one
+that is solved for again. Held-out structures choose: the mean by their errors, the covariance by the predictive
+likelihood of their energies. Its size follows from errors of training structures in all cases.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from sigmaff.graph import AtomicGraph
+from sigmaff.heads.base import EnergyDistribution
 from sigmaff.heads.observations import HELD_OUT_ROWS, TRAINING_ROWS, LinearFunction, Observations, Rows
 from sigmaff.heads.posterior import FORCE_WEIGHTS, Moments, Posterior, posteriors
 from sigmaff.progress import Counter, Listener
@@ -26,10 +34,14 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.01
 """Relative increase of the held-out errors (geometric mean over energies and forces) that smaller weights may cost."""
+FORCES_FIRST = 0.02
+"""Relative increase of the held-out errors of forces, over the least of all, that lower errors of energies may cost."""
 NOISE = 0.1
 """σ of the noise of labels at the start, over the rms error of training energies: σ of the process accounts for it."""
 NOISES, SCALES = (-16.0, 4.0, 0.1), (-8.0, 8.0, 0.1)
 """Tried for a covariance, in units of the mean eigenvalue, and for the square of a prior's scale: powers of ten."""
+ROWS_PER_WEIGHT = 50
+"""Force rows of a solve for each weight, at most: more move the solution by less than the rest of the training does."""
 TINY = 1e-24
 
 
@@ -41,52 +53,122 @@ def start(head: "LNK", train: Observations, held_out: Observations, *, seed: int
 
 
 def refit(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-    """Solve for the mean again, after training."""
+    """Solve for mean and covariance again, after training."""
     if head.config.begins_solved:
-        refit_mean(head, head, train, held_out, seed, listener)
+        refit_process(head, head, train, held_out, seed, listener)
+
+
+class Linear(LinearFunction, Protocol):
+    """A head whose energies are linear in the weights of its process."""
+
+    def __call__(self, node_features: Tensor, graph: AtomicGraph) -> EnergyDistribution: ...
 
 
 @torch.no_grad()
 def start_from_solution(
-    process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
+    process: "LNK", head: Linear, train: Observations, held_out: Observations, seed: int, listener: Listener
 ) -> None:
     """Set mean, covariance, scale and noise of a process to those of the closed form.
 
     Arguments:
         process: a variational process of unit scale with inducing points. Its mean is that of the prior.
-        function: the energy of a structure as a function of the weights of the process.
+        head: the energy of a structure as a function of the weights of the process.
         train, held_out: observations whose misses are those of the process.
     """
-    solved = _Solved.of(function, train, held_out, seed, listener)
+    solved = _Solved.of(head, train, held_out, seed, listener)
     found, _ = solved.smallest()
-    error = solved.training_error(found)
+    process.weight_mean.copy_(found.mean)
+    _solve_covariance(process, solved, found, train)
+
+
+@torch.no_grad()
+def refit_process(
+    process: "LNK", head: Linear, train: Observations, held_out: Observations, seed: int, listener: Listener
+) -> None:
+    """Solve for the process again, as it predicts: without dropout, and for its points as they are now.
+
+    The mean is kept only where it lowers the held-out errors of energies and forces together. Of covariances, the one
+    that makes held-out energies most likely is kept.
+    """
+    before = process.weight_mean.clone()
+    process.weight_mean.zero_()
+    solved = _Solved.of(head, train, held_out, seed, listener)
+    found, errors = solved.smallest()
+    trained = [rows.targets - rows.features @ before for rows in solved.held_out]
+    process.weight_mean.copy_(found.mean if _score(errors) < _score(trained) else before)
+    _choose_covariance(
+        process,
+        lambda: _likelihood(process, head, held_out),
+        lambda: None,
+        lambda: _rescale(process, math.sqrt(_misfit(process, head, train))),
+        lambda: _solve_covariance(process, solved, found, train),
+    )
+
+
+def _choose_covariance(process: "LNK", likelihood: Callable[[], float], *changes: Callable[[], None]) -> None:
+    """Of several changes of the same process, keep the one of the highest likelihood."""
+    parameters = _of_covariance(process)
+    before, found = [parameter.clone() for parameter in parameters], []
+    for change in changes:
+        change()
+        found.append((likelihood(), [parameter.clone() for parameter in parameters]))
+        _set(parameters, before)
+    _set(parameters, max(found, key=lambda each: each[0])[1])
+
+
+def _set(parameters: list[Tensor], values: list[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)
+
+
+def _rescale(process: "LNK", factor: float) -> None:
+    """Multiply σ of process and noise. The mean function stays."""
+    for log_scale in (process.kernel.log_scale, process.kernel.log_linear_scale, process.log_noise):
+        if log_scale is not None:
+            log_scale.add_(math.log(factor))
+    process.weight_mean.div_(factor)
+
+
+def _solve_covariance(process: "LNK", solved: "_Solved", found: Posterior, train: Observations) -> None:
+    """Scale, covariance and noise that minimise the objective of the module's docstring. The mean function stays."""
+    mean = process.weight_mean.clone()
+    error = solved.training_error(mean)
     seen = _seen_by_atoms(process, train) if process.covariance == "diagonal" else solved.seen
-    scale, noise = _best_prior(found, seen, error, len(train))
-    process.kernel.log_scale.fill_(math.log(scale))
-    if process.kernel.log_linear_scale is not None:
-        process.kernel.log_linear_scale.fill_(math.log(scale))
-    process.weight_mean.copy_(found.mean / scale)
+    scale, noise = _best_prior(found, mean, seen, error, len(train))
+    _rescale(process, scale)
     process.log_noise.fill_(math.log(NOISE * error))
     assert process.weight_cholesky is not None
     process.weight_cholesky.copy_(torch.linalg.cholesky(replace(found, noise=noise).covariance))
 
 
-@torch.no_grad()
-def refit_mean(
-    process: "LNK", function: LinearFunction, train: Observations, held_out: Observations, seed: int, listener: Listener
-) -> bool:
-    """Solve for the mean of the process again, as it predicts: without dropout, and for its points as they are now.
+def _of_covariance(process: "LNK") -> list[Tensor]:
+    """All that a change of the covariance changes."""
+    kernel = process.kernel
+    found = (kernel.log_scale, kernel.log_linear_scale, process.weight_mean, process.log_noise, process.weight_cholesky)
+    return [parameter for parameter in found if parameter is not None]
 
-    Kept only where it lowers the held-out errors of energies and forces together. Return whether it was.
-    """
-    before = process.weight_mean.clone()
-    process.weight_mean.zero_()
-    solved = _Solved.of(function, train, held_out, seed, listener)
-    found, errors = solved.smallest()
-    trained = [rows.targets - rows.features @ before for rows in solved.held_out]
-    is_better = _score(errors) < _score(trained)
-    process.weight_mean.copy_(found.mean if is_better else before)
-    return is_better
+
+def _likelihood(process: "LNK", head: Linear, observed: Observations) -> float:
+    """Log-likelihood of energies by the predictive distribution, mean over structures, up to a constant."""
+    variance, square = _predicted(process, head, observed)
+    return -0.5 * float((variance.log() + square / variance).mean())
+
+
+def _misfit(process: "LNK", head: Linear, observed: Observations) -> float:
+    """Mean square of errors of energies over σ."""
+    variance, square = _predicted(process, head, observed)
+    return max(float((square / variance).mean()), TINY)
+
+
+def _predicted(process: "LNK", head: Linear, observed: Observations) -> tuple[Tensor, Tensor]:
+    """Variance with noise, and squares of errors, of energies, each (n_structures,)."""
+    variances, squares = [], []
+    for batch in observed.batches():
+        found = head(batch.embeddings(), batch.graph)
+        assert found.variance is not None
+        variances.append(found.variance + torch.exp(2.0 * process.log_noise))
+        squares.append((batch.targets()[0].double() - found.mean).square())
+    return torch.cat(variances), torch.cat(squares)
 
 
 class _Seen(NamedTuple):
@@ -110,7 +192,8 @@ class _Solved(NamedTuple):
     ) -> "_Solved":
         energy = forces = Moments.empty(function.n_weights)
         counter, residual = Counter(listener, len(train) + len(held_out)), 0.0
-        for ((own, of_forces),), n_structures in train.rows([function], TRAINING_ROWS, seed):
+        n_rows = min(TRAINING_ROWS.n_rows, ROWS_PER_WEIGHT * function.n_weights)
+        for ((own, of_forces),), n_structures in train.rows([function], replace(TRAINING_ROWS, n_rows=n_rows), seed):
             energy, residual = energy.plus(own), residual + float(own.residual.sum())
             forces = forces if of_forces is None else forces.plus(of_forces)
             counter.add(n_structures)
@@ -125,9 +208,11 @@ class _Solved(NamedTuple):
     def smallest(self) -> tuple[Posterior, list[Tensor]]:
         """Of those whose held-out errors are within the tolerance of the best, the one of smallest weights."""
         errors = [self._errors(candidate) for candidate in self.candidates]
-        scores = [_score(each) for each in errors]
-        limit = min(scores) + math.log(1.0 + TOLERANCE)
-        allowed = [k for k, score in enumerate(scores) if score <= limit]
+        last = [float(each[-1].abs().mean()) for each in errors]  # of forces, if there are any
+        first = [k for k, error in enumerate(last) if error <= (1.0 + FORCES_FIRST) * min(last)]
+        scores = {k: _score(errors[k]) for k in first}
+        limit = min(scores.values()) + math.log(1.0 + TOLERANCE)
+        allowed = [k for k, score in scores.items() if score <= limit]
         found = min(allowed, key=lambda k: float(self.candidates[k].mean.square().sum()))
         return self.candidates[found], errors[found]
 
@@ -135,9 +220,9 @@ class _Solved(NamedTuple):
         mean = candidate.mean
         return [rows.targets - rows.features @ mean for rows in self.held_out]
 
-    def training_error(self, candidate: Posterior) -> float:
-        """Rms error of training energies."""
-        mean, energy = candidate.mean, self.energy
+    def training_error(self, mean: Tensor) -> float:
+        """Rms error of training energies by these weights."""
+        energy = self.energy
         total = energy.square - 2.0 * float(mean @ energy.projection) + float(mean @ energy.gram @ mean)
         return math.sqrt(max(total, TINY * energy.square) / energy.count)
 
@@ -156,7 +241,7 @@ def _seen_by_atoms(process: "LNK", train: Observations) -> _Seen:
     return _Seen(moment / len(train), residual / len(train))
 
 
-def _best_prior(posterior: Posterior, seen: _Seen, error: float, n_train: int) -> tuple[float, float]:
+def _best_prior(posterior: Posterior, mean: Tensor, seen: _Seen, error: float, n_train: int) -> tuple[float, float]:
     """The scale of the prior and the noise of the covariance that minimise the objective of the module's docstring."""
     vectors, typical = posterior.eigenvectors, float(posterior.eigenvalues.mean())
     along = torch.einsum("ik,ij,jk->k", vectors, seen.moment, vectors)
@@ -165,7 +250,7 @@ def _best_prior(posterior: Posterior, seen: _Seen, error: float, n_train: int) -
     kept = 1.0 / (1.0 + posterior.eigenvalues / noises.unsqueeze(-1))
     divergence = 0.5 * (kept - kept.log() - 1.0).sum(-1)
     squares = 10.0 ** torch.arange(*SCALES, dtype=torch.float64).unsqueeze(-1)  # s²
-    shrunk = 0.5 * posterior.mean.square().sum() / squares
+    shrunk = 0.5 * mean.square().sum() / squares
     variance = squares * (kept @ along + outside) + (NOISE * error) ** 2
     objective = (shrunk + divergence) / n_train + 0.5 * (variance.log() + error**2 / variance)
     row, column = divmod(int(objective.argmin()), len(noises))
