@@ -12,7 +12,14 @@ from ase import Atoms
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
-from sigmaff.data import ElectronicState, GraphDataset, LabelledStructures, require_elements, require_state
+from sigmaff.data import (
+    DatasetStatistics,
+    ElectronicState,
+    GraphDataset,
+    LabelledStructures,
+    require_elements,
+    require_state,
+)
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.graph import AtomicGraph
 from sigmaff.models.force_growth import connected_parts
@@ -49,7 +56,7 @@ class Model(nn.Module, ABC):
         self.stress_calibration: Calibration | None = None
         self.energy_force_std: EnergyForceStd | None = None
         self.std_range: StdRange | None = None  # of reported σ on held-out structures
-        self._compositions: tuple[tuple[Tensor, Tensor], Tensor, Tensor] | None = None  # of the last prediction
+        self._compositions: Compositions | None = None  # of the last prediction
         self.record = RunRecord()
         self.file: Path | None = None  # that it was read from
 
@@ -173,21 +180,11 @@ class Model(nn.Module, ABC):
 
     def _with_composition(self, prediction: Prediction, graph: AtomicGraph) -> Prediction:
         """Add ``undetermined`` and, to a prediction with energy σ, ``composition_std``."""
-        atoms, last = (graph.atomic_numbers, graph.structure_index), self._compositions
-        is_known = last is not None and len(last[1]) == graph.n_structures and last[1].device == self.device
-        if last is None or not is_known or not all(map(torch.equal, atoms, last[0])):
-            last = self._compositions = (atoms, *self._composition(graph))  # the next step of a simulation has the same
-        std = None if prediction.energy_std is None else last[1]
-        return replace(prediction, composition_std=std, undetermined=last[2])
-
-    def _composition(self, graph: AtomicGraph) -> tuple[Tensor, Tensor]:
-        """σ of reference energies, and whether they are undetermined, of each structure."""
-        numbers, structure = graph.atomic_numbers.cpu().numpy(), graph.structure_index.cpu().numpy()
-        counts = np.zeros((graph.n_structures, len(chemical_symbols)))
-        np.add.at(counts, (structure, numbers), 1.0)
-        statistics = self.potentials[0].statistics
-        found = statistics.composition_std(counts), statistics.is_undetermined(counts)
-        return torch.as_tensor(found[0], device=self.device), torch.as_tensor(found[1], device=self.device)
+        last = self._compositions
+        if last is None or not last.is_of(graph, self):
+            last = self._compositions = Compositions.of(graph, self)  # the next step of a simulation has the same
+        std = None if prediction.energy_std is None else last.std
+        return replace(prediction, composition_std=std, undetermined=last.undetermined)
 
     @abstractmethod
     def compute(
@@ -282,6 +279,36 @@ class Model(nn.Module, ABC):
         pairs = zip(structures, found, strict=True)
         warn_of_undetermined(atoms.get_chemical_formula() for atoms, one in pairs if one.energy_undetermined)
         return found
+
+
+@dataclass(frozen=True)
+class Compositions:
+    """What follows from the compositions of structures and the statistics of a model alone."""
+
+    atomic_numbers: Tensor
+    structure_index: Tensor
+    statistics: DatasetStatistics
+    std: Tensor  # (n_structures,) of reference energies, eV
+    undetermined: Tensor  # (n_structures,)
+
+    @classmethod
+    def of(cls, graph: AtomicGraph, model: Model) -> "Compositions":
+        numbers, structure = graph.atomic_numbers.cpu().numpy(), graph.structure_index.cpu().numpy()
+        counts = np.zeros((graph.n_structures, len(chemical_symbols)))
+        np.add.at(counts, (structure, numbers), 1.0)
+        statistics = model.potentials[0].statistics
+        found = statistics.composition_std(counts), statistics.is_undetermined(counts)
+        tensors = (torch.as_tensor(values, device=model.device) for values in found)
+        return cls(graph.atomic_numbers, graph.structure_index, statistics, *tensors)
+
+    def is_of(self, graph: AtomicGraph, model: Model) -> bool:
+        return (
+            self.statistics is model.potentials[0].statistics
+            and self.std.device == model.device
+            and len(self.std) == graph.n_structures
+            and torch.equal(self.atomic_numbers, graph.atomic_numbers)
+            and torch.equal(self.structure_index, graph.structure_index)
+        )
 
 
 @dataclass(frozen=True)
