@@ -124,18 +124,26 @@ def open_exported(path: Path | str, *, trust: bool = False) -> Model:
     path = Path(path)
     if not path.is_file():
         raise ModelFileError(f"{path}: no such file")
-    if not trust and not is_trusted(file_digest(path)):
-        raise ConfigError(
-            f"{path}: it holds machine code, which can do anything you can. If you know who made it, run 'sigmaff "
-            f"trust {path}', or load it with trust=True; else ask for the .sigmaff file and export that"
-        )
-    description = _read_description(path)
-    _require_fit(path, description)
-    with model_file_in(path) as model_file:
-        model = load(model_file)
-    potential, model.file = _single(model), path
-    potential.program = _opened(path, description.outputs)
+    with _own_copy(path) as copy:
+        if not trust and not is_trusted(file_digest(copy)):
+            raise ConfigError(
+                f"{path}: it holds machine code, which can do anything you can. If you know who made it, run 'sigmaff "
+                f"trust {path}', or load it with trust=True; else ask for the .sigmaff file and export that"
+            )
+        description = _read_description(copy, path)
+        _require_fit(path, description)
+        with model_file_in(copy) as model_file:
+            model = load(model_file)
+        potential, model.file = _single(model), path
+        potential.program = _opened(copy, description.outputs)
     return model
+
+
+@contextmanager
+def _own_copy(path: Path) -> Iterator[Path]:
+    """A copy in a folder of this user alone: what was looked at is what runs, whoever changes the file meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(shutil.copyfile(path, Path(folder) / f"code{ENDING}"))
 
 
 @contextmanager
@@ -157,7 +165,7 @@ def compiled(model: Model, *, listener: Listener | None = None) -> Model:
         path = _cached(model)
         if not (path.is_file() and is_trusted(file_digest(path))):
             export(model, path, force=True, listener=listener)
-        potential.program = _opened(path, _read_description(path).outputs)
+        potential.program = open_exported(path).potentials[0].program
     except SigmaffError as error:
         listener.warn(f"not compiled: {error}. Predictions are the same, and slower")
     return model
@@ -256,14 +264,15 @@ def _opened(path: Path, outputs: dict[Part, tuple[str, ...]]) -> Program:
     return Program(parts, outputs)
 
 
-def _read_description(path: Path) -> Description:
+def _read_description(path: Path, name: Path | None = None) -> Description:
+    """name: of the file in messages, if another one."""
     try:
         with zipfile.ZipFile(path) as archive:
             archive.getinfo(MODEL)
             return Description.model_validate_json(archive.read(DESCRIPTION))
     except (zipfile.BadZipFile, KeyError, ValidationError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelFileError(f"{path}: not an artefact of sigmaff, or a damaged one ({reason})") from None
+        raise ModelFileError(f"{name or path}: not an artefact of sigmaff, or a damaged one ({reason})") from None
 
 
 def _require_fit(path: Path, description: Description) -> None:
