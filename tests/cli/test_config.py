@@ -257,6 +257,7 @@ def test_printed_defaults_leave_no_key_out() -> None:
     """But for those of a data source, which is a path, and of a second training, which is null."""
     config = RunConfig(data=DataConfig(source=DataSource(path=Path("data.extxyz"))))
     content = config.model_dump(mode="json")
+    content |= {"test_forces_std": config.test_forces_std}  # printed, and not written where it is the default
     content["data"] |= {"source": "data.extxyz", "validation": None, "test": None}
     content["model"]["head"] = dict(config.model.head)  # printed, and not all written to files
     training = config.training  # with what has no effect on this head, and loggers that nobody asks for
