@@ -60,7 +60,7 @@ def export(
     threads: Annotated[int, typer.Option(min=1, help="that the program uses at most")] = 1,
     force: Force = False,
 ) -> None:
-    """Compile a model for this machine: the same numbers, several times faster. Takes one to three minutes."""
+    """Compile a model for this machine: the same numbers to rounding, faster. It takes minutes."""
     import torch
 
     import sigmaff as sf

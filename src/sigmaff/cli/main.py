@@ -19,7 +19,7 @@ COMMANDS = {
     "watch": "Show the learning curve, errors and time left of a training. End it with Ctrl-C; the training goes on.",
     "adopt": "Give a potential of another program a calibrated σ, with a few labelled structures.",
     "trust": "Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you.",
-    "export": "Compile a model for this machine: the same numbers, several times faster. Takes one to three minutes.",
+    "export": "Compile a model for this machine: the same numbers to rounding, faster. It takes minutes.",
     "evaluate": "Compute the errors of a model on labelled structures, and metrics of its σ.",
     "calibrate": "Calibrate the σ of a model on held-out structures and save the calibration in the model file.",
     "predict": "Predict energies, forces and their σ, and write them to a file: sigmaff_energy, sigmaff_forces.",

@@ -62,7 +62,7 @@ class Description(BaseModel):
 def export(
     model: Model, path: Path | str, *, forces_std: bool = True, force: bool = False, listener: Listener | None = None
 ) -> Description:
-    """Compile a model and write the artefact, whole or not at all. This takes one to three minutes.
+    """Compile a model and write the artefact, whole or not at all. This takes minutes.
 
     The program is compared with the model on a few structures first; a difference above rounding is an error.
 
