@@ -24,8 +24,7 @@ from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
 from sigmaff.models import Potential, PotentialConfig, export
 from sigmaff.models.prediction import Calibration, Calibrations, Prediction
-from sigmaff.models.program import Topology, inputs_of
-from sigmaff.models.program import graph_of as traced_graph_of
+from sigmaff.models.program import Program, Topology, function_of, inputs_of
 from sigmaff.progress import Collecting
 
 STRUCTURES = (ETHANOL, CRYSTAL, displaced(ETHANOL + WATER, 2), WATER)
@@ -53,6 +52,17 @@ def assert_same(found: Prediction, expected: Prediction, *, rtol: float, n_struc
     assert {"energy", "forces"} <= compared
 
 
+def uncompiled(potential: Potential, graph: AtomicGraph) -> Program:
+    """A program whose parts are functions of Python."""
+    functions, outputs = {}, {}
+    with torch.no_grad():
+        for part in export.parts_of(potential, forces_std=True):
+            functions[part], outputs[part] = function_of(potential, part)
+            if part != "pull":
+                functions[part](*inputs(graph, potential))  # fills the names
+    return Program(functions, outputs)
+
+
 @pytest.mark.parametrize(
     "head", [DeterministicConfig(), LNK, LNKConfig(kernel="rbf+linear", n_inducing=12, n_samples=16)]
 )
@@ -60,16 +70,14 @@ def assert_same(found: Prediction, expected: Prediction, *, rtol: float, n_struc
 def test_the_way_for_compiled_code_gives_the_same(backbone: BackboneConfig, head: HeadConfig):
     """Without a compiler: layouts in place of scattering, vectors in place of positions, all pairs in the repulsion."""
     potential = Case(backbone=backbone, head=head).build()
-    graph = graph_of(*STRUCTURES, cutoff=potential.cutoff)
-    ways = [("energy", "none")]
-    if backbone.name == "schnet" and potential.head.force_std_methods:
-        ways.append(("forces_std", "sampled"))
-    for part, way in ways:
+    graph = potential.prepare(graph_of(*STRUCTURES, cutoff=potential.cutoff))
+    program = uncompiled(potential, graph)
+    for way in ("none", "sampled") if potential.head.force_std_methods else ("none",):
         with torch.no_grad():
-            given = traced_graph_of(inputs(graph, potential), potential.dtype)
-            found = potential.compute_traced(given, sampled=part == "forces_std")
+            found = program.predict(potential, graph, way, stress_std=False)
             expected = potential.compute(graph, way, stress_std=False, unseen_elements=False)
         assert_same(found, expected, rtol=1e-9, n_structures=graph.n_structures)
+        assert found.provenance == expected.provenance
 
 
 def trained_like(head: HeadConfig) -> Potential:

@@ -38,6 +38,11 @@ class LinearResponse(ABC):
         return self
 
     @property
+    def fixed(self) -> "LinearResponse | None":
+        """Of the part that no network learned, behind the learned one."""
+        return None
+
+    @property
     @abstractmethod
     def n_at_once(self) -> int:
         """Derivatives that are computed together; more take more memory."""
@@ -184,6 +189,10 @@ class CompiledJoinedResponse(CompiledResponse):
     def learned(self) -> LinearResponse:
         return self._first
 
+    @property
+    def fixed(self) -> LinearResponse:
+        return self._second
+
     def by_vectors(self, cotangents: Tensor) -> Tensor:
         n_first = self._first.embeddings.shape[-1]
         first = self._first.by_vectors(cotangents[..., :n_first])
@@ -239,6 +248,10 @@ class JoinedResponse(LinearResponse):
     @property
     def learned(self) -> LinearResponse:
         return self._first
+
+    @property
+    def fixed(self) -> LinearResponse:
+        return self._second
 
     @property
     def n_at_once(self) -> int:

@@ -32,8 +32,8 @@ from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
 from sigmaff.models.file import load, save
 from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
-from sigmaff.models.prediction import Prediction
-from sigmaff.models.program import DYNAMIC_AXES, PARTS, Part, Program, Topology, graph_of, inputs_of
+from sigmaff.models.prediction import ForceStdMethod, Prediction
+from sigmaff.models.program import DYNAMIC_AXES, Part, Program, Topology, function_of, graph_of, inputs_of
 from sigmaff.progress import Listener
 
 ENDING = ".pt2"
@@ -69,8 +69,8 @@ def export(
     Arguments:
         model: a single potential, on the processor.
         path: ends with ``.pt2``.
-        forces_std: with sampled force σ, which takes more than half of the time. SchNet's alone is compiled; that of
-            other networks, and exact σ, are computed as without a program.
+        forces_std: with sampled force σ, which takes more than half of the time. Exact σ is computed as without a
+            program.
         force: replace an existing file.
         listener: callbacks for progress; the default is silent.
     """
@@ -80,8 +80,7 @@ def export(
     if path.suffix != ENDING:
         raise ConfigError(f"{path}: the name of an artefact ends with {ENDING}")
     potential = _single(model)
-    samples = potential.backbone.compiles_samples and "sampled" in potential.head.force_std_methods
-    parts = PARTS if forces_std and samples else PARTS[:1]
+    parts = parts_of(potential, forces_std=forces_std)
     table_error, fast = _tabulated(potential)
     with atomic_write(path, force=force) as temporary, tempfile.TemporaryDirectory() as folder:
         outputs: dict[Part, tuple[str, ...]] = {}
@@ -112,7 +111,19 @@ def export(
 
 
 DESCRIPTION, MODEL = "code/sigmaff/description.json", "code/sigmaff/model.sigmaff"
-_WORDS: dict[Part, str] = {"energy": "energies and forces", "forces_std": "σ of forces"}
+_WORDS: dict[Part, str] = {
+    "energy": "energies and forces",
+    "forces_std": "σ of forces",
+    "slopes": "samples of energies",
+    "pull": "samples of forces",
+}
+
+
+def parts_of(potential: Potential, *, forces_std: bool) -> tuple[Part, ...]:
+    """Of its program; forces_std: those of sampled force σ too, if its head has it."""
+    if not forces_std or "sampled" not in potential.head.force_std_methods:
+        return ("energy",)
+    return ("energy", "forces_std") if potential.backbone.compiles_samples else ("energy", "slopes", "pull")
 
 
 def open_exported(path: Path | str, *, trust: bool = False) -> Model:
@@ -226,22 +237,18 @@ def traced(potential: Potential, part: Part) -> tuple[torch.export.ExportedProgr
 
     sample = example_graph(potential)
     inputs = inputs_of(sample, Topology.of(sample, potential.elements).layout)
-    names: list[str] = []
-
-    def evaluate(*inputs: Tensor) -> list[Tensor]:
-        prediction = potential.compute_traced(graph_of(inputs, potential.dtype), sampled=part == "forces_std")
-        found = {item.name: getattr(prediction, item.name) for item in fields(Prediction)}
-        found = {name: value for name, value in found.items() if isinstance(value, Tensor)}
-        names[:] = found
-        return list(found.values())
-
+    axes: tuple[tuple[int, ...], ...] = DYNAMIC_AXES
+    if part == "pull":
+        slopes = potential.compute_slopes(graph_of(inputs, potential.dtype))[1]
+        inputs, axes = (*inputs, slopes[0].contiguous()), (*axes, (0,))
+    evaluate, names = function_of(potential, part)
     distinct = symbols.patch(use_duck_shape=False)  # type: ignore[attr-defined]
     with torch.no_grad(), distinct:  # lengths that happen to be equal are not the same
         evaluate(*inputs)  # fills all caches with numbers, not with traces
         operations = make_fx(evaluate, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
         operations.graph = fx_graph_cse(operations.graph)
         operations.recompile()
-        lengths = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in DYNAMIC_AXES)
+        lengths = tuple(dict.fromkeys(own, torch.export.Dim.DYNAMIC) for own in axes)
         program = torch.export.export(_Function(operations), inputs, dynamic_shapes={"inputs": lengths}, strict=False)
     return program, tuple(names)
 
@@ -303,10 +310,10 @@ def processor_features() -> list[str]:
 def _differences(potential: Potential, program: Program, parts: tuple[Part, ...]) -> dict[str, float]:
     """Of program and potential for each field, relative to its largest value; an error if above rounding."""
     found: dict[str, float] = {}
+    ways: tuple[ForceStdMethod, ...] = ("none",) if parts == ("energy",) else ("none", "sampled")
     for graph in (example_graph(potential), example_graph(potential, seed=1)):
         graph = potential.prepare(graph)
-        for part in parts:
-            way: Any = "sampled" if part == "forces_std" else "none"
+        for way in ways:
             with torch.no_grad():
                 fast = program.predict(potential, graph, way, stress_std=False)
                 exact = potential.compute(graph, way, stress_std=False, unseen_elements=False)

@@ -252,9 +252,38 @@ class Potential(Model):
             distribution, forces, virial, samples = self.responses(graph, response, sampled=sampled)
             node_variance = self.head.node_variance(response.embeddings, graph) if sampled else None
         prediction = self.in_physical_units(graph, distribution, forces, virial)
-        scale = self.statistics.scale
-        variance = None if samples is None else samples.square().mean(0).to(graph.dtype)
-        return replace(prediction, forces_std=_std(variance, scale), node_energy_std=_std(node_variance, scale))
+        node_std = _std(node_variance, self.statistics.scale)
+        forces_std = None if samples is None else self.sampled_std(samples).to(graph.dtype)
+        return replace(prediction, forces_std=forces_std, node_energy_std=node_std)
+
+    def compute_slopes(self, graph: AtomicGraph) -> tuple[Prediction, Tensor, Tensor]:
+        """As ``compute_traced`` with samples, for networks through which these go one by one, with ``pull_slopes``.
+
+        Returns a prediction without force σ, slopes of samples by what the network learned, (n_samples, n_atoms,
+        n_learned), and derivatives of the samples by positions through all else, (n_samples, n_atoms, 3), normalised.
+        """
+        with self.head.prepared():
+            response = self.linear_response(graph)
+            distribution, forces, virial, _ = self.responses(graph, response, sampled=False)
+            node_variance = self.head.node_variance(response.embeddings, graph)
+            slopes = self.head.deviation_slopes(response.embeddings, graph)
+        n_learned = response.learned.embeddings.shape[-1]
+        prediction = self.in_physical_units(graph, distribution, forces, virial)
+        prediction = replace(prediction, node_energy_std=_std(node_variance, self.statistics.scale))
+        if response.fixed is None:
+            moved = slopes.new_zeros(slopes.shape[0], graph.n_atoms, 3)
+        else:
+            moved = response.fixed.pull_back(slopes[..., n_learned:])[0].contiguous()
+        return prediction, slopes[..., :n_learned].to(graph.dtype).contiguous(), moved.to(graph.dtype)
+
+    def pull_slopes(self, graph: AtomicGraph, slopes: Tensor) -> Tensor:
+        """Derivative by positions of a function with these slopes by what the network learned, (n_atoms, 3)."""
+        response = self.backbone.linear_response(graph, all_layers=self.config.head.wants_layers)
+        return response.pull_back(slopes.unsqueeze(0))[0].squeeze(0)
+
+    def sampled_std(self, samples: Tensor) -> Tensor:
+        """σ of forces in eV/Å, (n_atoms, 3), from normalised deviations in samples, (n_samples, n_atoms, 3)."""
+        return self.statistics.scale * samples.square().mean(0).sqrt()
 
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
         """Move the graph to the model's device, set its precision, and add the indices that the backbone needs.

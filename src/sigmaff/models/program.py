@@ -1,12 +1,14 @@
 """Programs: a potential as machine code that takes tensors.
 
-A program computes what ``Potential.compute_traced`` does, for any numbers of atoms, pairs and structures. It has two
-parts, functions of the same inputs: energies, forces, stress and σ of energies; and the same with sampled σ of forces
-and σ of atoms. What it has no part for, such as exact force σ, the potential computes itself.
+A program computes what ``Potential.compute_traced`` does, for any numbers of atoms, pairs and structures. Its parts are
+functions of the same inputs. ``energy``: energies, forces, stress and σ of energies. ``forces_std``: the same with
+sampled σ of forces and σ of atoms. Where torch cannot compile derivatives of many samples at once, there are two
+instead: ``slopes`` ends where samples enter the network, and ``pull`` takes one of them through it. What a program has
+no part for, such as exact force σ, the potential computes itself.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -19,8 +21,8 @@ from sigmaff.models.prediction import ForceStdMethod, ForceStdSource, Prediction
 if TYPE_CHECKING:
     from sigmaff.models.potential import Potential
 
-Part = Literal["energy", "forces_std"]
-PARTS: tuple[Part, ...] = ("energy", "forces_std")
+Part = Literal["energy", "forces_std", "slopes", "pull"]
+SAMPLED: tuple[Part, ...] = ("forces_std", "slopes")
 Inputs = tuple[Tensor, ...]
 DYNAMIC_AXES: tuple[tuple[int, ...], ...] = ((0,), (0,), (0,), (1,), (0,), (0,), *LAYOUT_AXES)
 """Of each input, the axes of any length."""
@@ -73,19 +75,24 @@ class Program:
             return None
         topology = self._topology(graph, potential)
         part = self._part(potential, topology, forces_std)
-        if part is None or (stress_std and part == "forces_std" and graph.cell is not None):
+        if part is None or (stress_std and part != "energy" and graph.cell is not None):
             return None
         if topology.layout.member.shape[0] ** 2 * graph.n_structures > MAX_PADDED:
             return None
-        values = self._parts[part](*inputs_of(graph, topology.layout))
-        found = dict(zip(self._outputs[part], values, strict=True))
+        inputs = inputs_of(graph, topology.layout)
+        found = dict(zip(self._outputs[part], self._parts[part](*inputs), strict=True))
+        if part == "slopes":
+            slopes, moved = found.pop("slopes"), found.pop("moved")
+            for sample, slope in zip(moved, slopes, strict=True):
+                sample += self._parts["pull"](*inputs, slope)[0]
+            found["forces_std"] = potential.sampled_std(moved)
         for name in ("energy", "energy_std", "unseen_std", "stress"):
             if name in found:
                 found[name] = found[name][:-1]  # without the empty structure
         if graph.cell is None:
             found.pop("stress", None)
         head = potential.head
-        how: ForceStdSource | None = "sampled" if part == "forces_std" else None
+        how: ForceStdSource | None = None if part == "energy" else "sampled"
         provenance = Provenance(method=head.method, kind=head.kind, covariance=head.covariance, forces_std=how)
         return Prediction(**found, provenance=provenance)
 
@@ -101,7 +108,30 @@ class Program:
         if forces_std == "none" or not ways:
             return "energy"
         sampled = forces_std == "sampled" or (forces_std == "auto" and 3 * topology.n_fewest > n_samples)
-        return "forces_std" if sampled and "sampled" in ways and "forces_std" in self._parts else None
+        known = [part for part in SAMPLED if part in self._parts]
+        return known[0] if known and sampled and "sampled" in ways else None
+
+
+def function_of(potential: "Potential", part: Part) -> tuple[Callable[..., list[Tensor]], list[str]]:
+    """What a part computes, as a function of its inputs, and the names of what it returns: filled by a call."""
+    names: list[str] = []
+
+    def evaluate(*inputs: Tensor) -> list[Tensor]:
+        more: dict[str, Tensor] = {}
+        if part == "slopes":
+            prediction, more["slopes"], more["moved"] = potential.compute_slopes(graph_of(inputs, potential.dtype))
+        else:
+            graph = graph_of(inputs, potential.dtype)
+            prediction = potential.compute_traced(graph, sampled=part == "forces_std")
+        found = {item.name: getattr(prediction, item.name) for item in fields(Prediction)} | more
+        found = {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        names[:] = found
+        return list(found.values())
+
+    def pull(*inputs: Tensor) -> list[Tensor]:
+        return [potential.pull_slopes(graph_of(inputs[:-1], potential.dtype), inputs[-1])]
+
+    return (pull if part == "pull" else evaluate), names
 
 
 def inputs_of(graph: AtomicGraph, layout: Layout) -> Inputs:
