@@ -1,7 +1,7 @@
 """Base class of backbones."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ase.data import chemical_symbols
 from torch import Tensor, nn
@@ -31,8 +31,8 @@ class Backbone(nn.Module, ABC):
 
     Config: ClassVar[type[BackboneSettings]]
     max_atomic_number: int = len(chemical_symbols) - 1
-    compiles_samples: bool = False
-    """Whether compiled code can differentiate many functions of its embeddings at once."""
+    compiles_samples: Literal["together", "one by one"] | None = None
+    """How compiled code differentiates many functions of its embeddings; ``None``: not faster than without."""
     hidden_layers: tuple[int, ...] = ()
     """Lengths of the invariant features of an atom after each step, which ``all_layers`` gives."""
 

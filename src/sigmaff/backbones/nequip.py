@@ -51,6 +51,7 @@ class NequIP(Backbone):
     """
 
     Config = NequIPConfig
+    compiles_samples = "one by one"
 
     def __init__(self, config: NequIPConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
         embedding = Embedding(n_features=config.n_features // 2, activation=nn.Identity(), readout_bias=False)

@@ -42,7 +42,7 @@ class SchNet(Backbone):
 
     Config = SchNetConfig
     max_atomic_number = 99
-    compiles_samples = True
+    compiles_samples = "together"
 
     def __init__(self, config: SchNetConfig, elements: tuple[int, ...], mean_neighbors: float) -> None:
         activation = nn.Sequential(ShiftedSoftplus(), nn.Dropout(config.dropout))

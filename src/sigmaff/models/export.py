@@ -69,8 +69,8 @@ def export(
     Arguments:
         model: a single potential, on the processor.
         path: ends with ``.pt2``.
-        forces_std: with sampled force σ, which takes more than half of the time. Exact σ is computed as without a
-            program.
+        forces_std: with sampled force σ, which takes more than half of the time. That of DimeNet++, and exact σ, are
+            computed as without a program.
         force: replace an existing file.
         listener: callbacks for progress; the default is silent.
     """
@@ -121,9 +121,10 @@ _WORDS: dict[Part, str] = {
 
 def parts_of(potential: Potential, *, forces_std: bool) -> tuple[Part, ...]:
     """Of its program; forces_std: those of sampled force σ too, if its head has it."""
-    if not forces_std or "sampled" not in potential.head.force_std_methods:
+    how = potential.backbone.compiles_samples
+    if how is None or not forces_std or "sampled" not in potential.head.force_std_methods:
         return ("energy",)
-    return ("energy", "forces_std") if potential.backbone.compiles_samples else ("energy", "slopes", "pull")
+    return ("energy", "forces_std") if how == "together" else ("energy", "slopes", "pull")
 
 
 def open_exported(path: Path | str, *, trust: bool = False) -> Model:
