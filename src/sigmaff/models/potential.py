@@ -20,7 +20,7 @@ from sigmaff.data.elements import unknown_element
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
-from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
+from sigmaff.models.force_std import choose_way, forces_variance, sampled_forces_variance, virial_variance
 from sigmaff.models.memory import require_memory
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
@@ -251,9 +251,9 @@ class Potential(Model):
             response = self.linear_response(graph)
             distribution, forces, virial, samples = self.responses(graph, response, sampled=sampled)
             node_variance = self.head.node_variance(response.embeddings, graph) if sampled else None
+            variance = None if samples is None else sampled_forces_variance(response, self.head, graph, samples)
         prediction = self.in_physical_units(graph, distribution, forces, virial)
         scale = self.statistics.scale
-        variance = None if samples is None else samples.square().mean(0).to(graph.dtype)
         return replace(prediction, forces_std=_std(variance, scale), node_energy_std=_std(node_variance, scale))
 
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
