@@ -250,6 +250,13 @@ class Head(nn.Module, ABC):
         """
         raise TypeError(f"the {self.method} head has no variance")
 
+    def hidden_slope_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
+        """Variance of each component of a force that no slope of the energy holds, (n_atoms,); ``None``: there is none.
+
+        The energy of atoms without neighbours does not depend on positions, so its slopes say nothing.
+        """
+        return None
+
 
 def pooled(embedding: Embedding, values: Tensor, graph: AtomicGraph) -> Tensor:
     """Σ_i h_i of each structure in float64, or of tangents: (..., n_atoms, d) -> (..., n_structures, d)."""

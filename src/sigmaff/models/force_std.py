@@ -52,12 +52,23 @@ def forces_variance(
         exactly: structures to compute exactly, (n_structures,).
         samples: of deviations of forces from their mean, (n_samples, n_atoms, 3), for the others.
     """
-    sampled = None if samples is None else samples.square().mean(0).to(graph.dtype)
+    sampled = None if samples is None else sampled_forces_variance(response, head, graph, samples)
     if sampled is not None and not exactly.any():
         return sampled
     n_largest = int(graph.atoms_per_structure()[exactly].max())
-    exact = exact_forces_variance(response, head, graph, n_largest)
+    exact = with_hidden(exact_forces_variance(response, head, graph, n_largest), response, head, graph)
     return exact if sampled is None else torch.where(exactly[graph.structure_index, None], exact, sampled)
+
+
+def sampled_forces_variance(response: LinearResponse, head: Head, graph: AtomicGraph, samples: Tensor) -> Tensor:
+    """Of the normalised forces, (n_atoms, 3), from deviations of forces (n_samples, n_atoms, 3)."""
+    return with_hidden(samples.square().mean(0).to(graph.dtype), response, head, graph)
+
+
+def with_hidden(variance: Tensor, response: LinearResponse, head: Head, graph: AtomicGraph) -> Tensor:
+    """Add the variance of forces that no slope of the head's energy holds."""
+    hidden = head.hidden_slope_variance(response.embeddings, graph)
+    return variance if hidden is None else variance + hidden.unsqueeze(-1).to(variance.dtype)
 
 
 def embedding_tangents(

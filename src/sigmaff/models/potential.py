@@ -20,7 +20,13 @@ from sigmaff.data.elements import unknown_element
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
-from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
+from sigmaff.models.force_std import (
+    choose_way,
+    forces_variance,
+    sampled_forces_variance,
+    virial_variance,
+    with_hidden,
+)
 from sigmaff.models.memory import require_memory
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
@@ -251,25 +257,28 @@ class Potential(Model):
             response = self.linear_response(graph)
             distribution, forces, virial, samples = self.responses(graph, response, sampled=sampled)
             node_variance = self.head.node_variance(response.embeddings, graph) if sampled else None
+            variance = None if samples is None else sampled_forces_variance(response, self.head, graph, samples)
         prediction = self.in_physical_units(graph, distribution, forces, virial)
-        node_std = _std(node_variance, self.statistics.scale)
-        forces_std = None if samples is None else self.sampled_std(samples).to(graph.dtype)
-        return replace(prediction, forces_std=forces_std, node_energy_std=node_std)
+        scale = self.statistics.scale
+        return replace(prediction, forces_std=_std(variance, scale), node_energy_std=_std(node_variance, scale))
 
     def compute_slopes(self, graph: AtomicGraph) -> tuple[Prediction, Tensor, Tensor]:
         """As ``compute_traced`` with samples, for networks through which these go one by one, with ``pull_slopes``.
 
-        Returns a prediction without force σ, slopes of samples by what the network learned, (n_samples, n_atoms,
-        n_learned), and derivatives of the samples by positions through all else, (n_samples, n_atoms, 3), normalised.
+        Returns a prediction with the σ of forces that no sample holds, slopes of samples by what the network learned,
+        (n_samples, n_atoms, n_learned), and derivatives of the samples by positions through all else, (n_samples,
+        n_atoms, 3), normalised.
         """
         with self.head.prepared():
             response = self.linear_response(graph)
             distribution, forces, virial, _ = self.responses(graph, response, sampled=False)
             node_variance = self.head.node_variance(response.embeddings, graph)
             slopes = self.head.deviation_slopes(response.embeddings, graph)
+            hidden = with_hidden(torch.zeros_like(forces), response, self.head, graph)
         n_learned = response.learned.embeddings.shape[-1]
         prediction = self.in_physical_units(graph, distribution, forces, virial)
-        prediction = replace(prediction, node_energy_std=_std(node_variance, self.statistics.scale))
+        scale = self.statistics.scale
+        prediction = replace(prediction, forces_std=_std(hidden, scale), node_energy_std=_std(node_variance, scale))
         if response.fixed is None:
             moved = slopes.new_zeros(slopes.shape[0], graph.n_atoms, 3)
         else:

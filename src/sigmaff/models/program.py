@@ -85,7 +85,7 @@ class Program:
             slopes, moved = found.pop("slopes"), found.pop("moved")
             for sample, slope in zip(moved, slopes, strict=True):
                 sample += self._parts["pull"](*inputs, slope)[0]
-            found["forces_std"] = potential.sampled_std(moved)
+            found["forces_std"] = torch.hypot(found["forces_std"], potential.sampled_std(moved))
         for name in ("energy", "energy_std", "unseen_std", "stress"):
             if name in found:
                 found[name] = found[name][:-1]  # without the empty structure

@@ -347,6 +347,10 @@ class LNK(Head):
             residual = residual + place.slope_variance(self.embedding.surroundings(tangents).double(), graph)
         return summed, residual
 
+    def hidden_slope_variance(self, node_features: Tensor, graph: AtomicGraph) -> Tensor | None:
+        place = self._place(node_features, graph)
+        return None if place is None else place.hidden_slope_variance(graph)
+
     def _diagonal_slope_variance(self, node_features: Tensor, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         features, tangents = self._learned(node_features), self._learned(tangents)
         elements = self.element_index[graph.atomic_numbers]

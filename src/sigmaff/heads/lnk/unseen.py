@@ -14,12 +14,18 @@ over known surroundings y_m of the element. So an atom at a distance below the r
 so the more of them there are; of one beyond, all that is known is the prior s, the energy that an atom is worth. The
 energy of a structure gets the sum over its atoms. Two atoms of one element in like surroundings are wrong alike.
 
+An atom without neighbours within the cutoff d of its surroundings has an x of zero, wherever it is. The slopes of f
+vanish there, and yet nothing is known of the force. So each of its components has the variance (s a/d)², as if the
+atom won or lost its energy over that distance; times (1 − 2n)⁴ with n = Σ_j f(d_ij) neighbours, and zero from n = ½ on,
+where slopes tell more. A structure of one atom has no force, by symmetry, and none of this.
+
 | symbol | here |
 |---|---|
 | x | ``surroundings`` (n_atoms, d) |
 | x̄, W | ``means`` (n_elements + 1, d), ``whitening`` (n_elements + 1, d, d); last: all elements together |
 | y_m | ``points`` (n_points, d) of the elements ``point_elements`` |
 | r, s | ``reach``, ``prior`` |
+| d | ``surroundings.CUTOFF`` |
 """
 
 import math
@@ -33,6 +39,7 @@ import scipy
 import torch
 from torch import Tensor, nn
 
+from sigmaff.backbones.surroundings import CUTOFF
 from sigmaff.graph import AtomicGraph, ElementGroups, Layout
 from sigmaff.graph.ops import kept
 from sigmaff.heads.cache import Cached
@@ -54,6 +61,8 @@ NEAREST = 1e-8
 """Added to squared distances, in units of the squared reach."""
 N_WAVES = 128
 """Random Fourier features of a draw: they add 6 % to the error of its variance, where 16 draws have 18 %."""
+SUM_OF_GAUSSIANS = math.sqrt(2.0 * math.pi)
+"""Σ_k g_k of a distance within the range of centres that are one width apart, to 10⁻⁸."""
 MAX_PAIRS = 2**22
 """Pairs of atoms whose covariance is held in memory at once."""
 
@@ -239,6 +248,13 @@ class Place:
             same = weights_of_rows @ weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
             total = total + (same * MATERN52.value(squared_distances(rows, scaled))).sum((-1, -2))
         return self.prior.square() * total
+
+    def hidden_slope_variance(self, graph: AtomicGraph) -> Tensor:
+        """(s a/d)² (1 − 2n)⁴ of each atom, (n_atoms,), per Å²: of the force on an atom without neighbours."""
+        has_others = graph.sum_of_structures(torch.ones_like(self.amplitude)) > 1
+        n_neighbors = self._surroundings.sum(-1) / SUM_OF_GAUSSIANS
+        emptiness = (1.0 - 2.0 * n_neighbors).clamp(min=0.0).square()
+        return (emptiness / CUTOFF).square() * self.node_variance() * has_others[graph.structure_index]
 
     def slope_variance(self, tangents: Tensor, graph: AtomicGraph) -> Tensor:
         """Of the slope of Σ_i f_i along directions (c, n_atoms, d) of the surroundings, (c, n_structures)."""

@@ -9,6 +9,7 @@ import numpy as np
 from sigmaff.evaluation.evaluate import OPEN
 from sigmaff.models.prediction import FloatArray, Predictor
 from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.connectivity import Connectivity
 from sigmaff.simulation.md.ensembles import build_integrator
 from sigmaff.simulation.md.evaluation import Evaluation, Evaluator
 from sigmaff.simulation.md.integrator import drawn_momenta, redrawn_momenta
@@ -29,7 +30,10 @@ class Batch:
         self.depth: IndexArray = np.zeros(len(replicas), dtype=np.int64)  # states of the history that are a replica's
         self.replicas: list[Replica] = []
         if replicas:
-            self._assemble(replicas, Evaluator(model, System.of([replica.atoms for replica in replicas])))
+            starts = [replica.atoms for replica in replicas]
+            watched = config.connectivity
+            connectivity = None if watched == "off" else Connectivity.of(starts, model.cutoff, watched)
+            self._assemble(replicas, Evaluator(model, System.of(starts), connectivity))
 
     def _assemble(self, replicas: Sequence[Replica], evaluator: Evaluator) -> None:
         self.replicas, self.evaluator, self.system = list(replicas), evaluator, evaluator.system

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 from sigmaff.config import Settings
 from sigmaff.data.labelling import EngineConfig
 from sigmaff.models.prediction import ForceStdMethod
+from sigmaff.simulation.md.connectivity import Watched
 from sigmaff.simulation.md.risk import fewest
 from sigmaff.tasks import ClusterConfig
 
@@ -104,6 +105,11 @@ class DynamicsConfig(MotionConfig):
     )
     rollback: int = Field(default=100, ge=1, description="steps that a replica is rolled back")
     max_rollbacks: int = Field(default=10, ge=0, description="rollbacks of a replica before it is stopped")
+    connectivity: Watched = Field(
+        default="isolated",
+        description="isolated: stop a replica when an atom has lost all its neighbours within the cutoff of the model; "
+        "bonds: also when a bond of the start breaks (closer than 1.25, farther than 1.6 sums of covalent radii); off",
+    )
     drift_every: int = Field(default=100, ge=1, description="steps between looks of the drift monitor")
     false_alarm: float = Field(default=0.01, gt=0, lt=1, description="chance of an alarm in a stationary replica")
 

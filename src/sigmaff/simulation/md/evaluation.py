@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sigmaff.graph import AtomicGraph, Pairs, SkinList
 from sigmaff.models.prediction import FloatArray, ForceStdMethod, Predictor
+from sigmaff.simulation.md.connectivity import Connectivity
 from sigmaff.simulation.md.state import BoolArray, IndexArray, State, System
 from sigmaff.simulation.results import BatchResults, not_finite_message
 
@@ -26,7 +27,7 @@ MAX_PAIRS = 20_000
 class Unphysical:
     """Why a structure is not physical."""
 
-    reason: Literal["overlap", "not finite", "temperature"]
+    reason: Literal["overlap", "not finite", "temperature", "isolated", "bond broken"]
     message: str
 
 
@@ -57,19 +58,30 @@ class Evaluation:
 class Evaluator:
     """Predicts one system again and again. It keeps neighbours, and what the graph holds beside positions."""
 
-    def __init__(self, model: Predictor, system: System, neighbors: SkinList | None = None) -> None:
-        """neighbors: of this system, if they are known already."""
-        self.model, self.system = model, system
+    def __init__(
+        self,
+        model: Predictor,
+        system: System,
+        connectivity: Connectivity | None = None,
+        neighbors: SkinList | None = None,
+    ) -> None:
+        """
+        connectivity: of the starts; ``None``: a structure may fall apart.
+        neighbors: of this system, if they are known already.
+        """
+        self.model, self.system, self.connectivity = model, system, connectivity
         radii = covalent_radii[system.numbers]
         self.closest = OVERLAP * radii  # Å, half of the distance of two such atoms
-        cutoff = max(model.cutoff, 2.0 * float(self.closest.max()))
+        reach = 0.0 if connectivity is None else connectivity.reach
+        cutoff = max(model.cutoff, 2.0 * float(self.closest.max()), reach)
         self.neighbors = neighbors or SkinList(system.n_atoms.tolist(), system.periodic, cutoff)
         self.is_periodic: BoolArray = np.asarray(system.periodic.any(1))
         self.everything = _Chosen(system, np.ones(system.n_replicas, dtype=bool))
 
     def select(self, chosen: BoolArray) -> "Evaluator":
         """For these replicas alone."""
-        return Evaluator(self.model, self.system.select(chosen), self.neighbors.select(chosen))
+        connectivity = None if self.connectivity is None else self.connectivity.select(chosen)
+        return Evaluator(self.model, self.system.select(chosen), connectivity, self.neighbors.select(chosen))
 
     def evaluate(self, state: State, forces_std: ForceStdMethod, with_std: BoolArray) -> Evaluation:
         """Energies and forces, and force σ of the replicas for which ``with_std`` (n_replicas,) says so."""
@@ -81,6 +93,7 @@ class Evaluator:
             cells = np.where(lost[:, None, None], 0.0, cells)
         pairs = self.neighbors.pairs(positions, cells)
         problems |= self._overlaps(pairs, problems)
+        problems |= self._losses(pairs, problems)
         if self.neighbors.cutoff > self.model.cutoff:
             near = pairs.distance <= self.model.cutoff
             pairs = Pairs(pairs.atoms[:, near], pairs.shift[near], pairs.distance[near])
@@ -125,6 +138,13 @@ class Evaluator:
                 text = f"{where}, {ratio[pair]:.2f} of the sum of their covalent radii"
                 found[index] = Unphysical("overlap", text)
         return {index: problem for index, problem in sorted(found.items()) if index not in known}
+
+    def _losses(self, pairs: Pairs, known: dict[int, Unphysical]) -> dict[int, Unphysical]:
+        """Atoms and bonds of replicas without a known problem."""
+        if self.connectivity is None:
+            return {}
+        lost = self.connectivity.lost(pairs)
+        return {index: Unphysical(*what) for index, what in sorted(lost.items()) if index not in known}
 
     def _lost(self, group: Group, index: int) -> Unphysical:
         symbols = str(Symbols(self.system.numbers[self.system.atoms(int(group.replicas[index]))]))

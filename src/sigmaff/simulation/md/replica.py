@@ -12,7 +12,7 @@ from sigmaff.simulation.md.integrator import drawn_momenta, temperature_of
 from sigmaff.simulation.md.output import trajectory_name
 from sigmaff.simulation.md.state import State
 
-Ending = Literal["finished", "crossing", "overlap", "not finite", "temperature"]
+Ending = Literal["finished", "crossing", "overlap", "not finite", "temperature", "isolated", "bond broken"]
 
 
 @dataclass

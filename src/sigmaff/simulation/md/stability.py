@@ -25,18 +25,20 @@ from sigmaff.models.prediction import ForceStdMethod, Predictor
 from sigmaff.progress import Listener
 from sigmaff.simulation.limits import FACTOR, NAMES, Limits, range_limits
 from sigmaff.simulation.md.config import MDConfig
+from sigmaff.simulation.md.connectivity import APART, BONDED
 from sigmaff.simulation.md.integrator import temperature_of
 from sigmaff.simulation.md.output import LOG
 from sigmaff.simulation.md.run import MDResult, run_md, start_problem
 
-BONDED, APART = 1.25, 1.6
-"""Two atoms have a bond if they are closer than this many sums of their covalent radii, and none beyond the second.
-
-In between nothing is said: bonds vibrate."""
 TEMPERATURE_KEYS = ("temperature", "temperature_K", "Temperature", "T")
 """Names of the temperature in ``atoms.info``."""
 DEFAULT_TEMPERATURE = 300.0
-BREAKS = {"overlap": "atoms overlap", "not finite": "not finite", "temperature": "overheats"}
+BREAKS = {
+    "overlap": "atoms overlap",
+    "not finite": "not finite",
+    "temperature": "overheats",
+    "isolated": "an atom leaves",
+}
 """Endings of runs that could not go on."""
 MIN_ROWS = 5
 """Lines of the log from which on there is a drift."""
