@@ -1,6 +1,7 @@
 """Force σ: exact against the full covariance from autograd, sampled against exact."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from contract import AMMONIA, BACKBONES, CASES, CRYSTAL, ETHANOL, EXACT, FINITE_DIFFERENCE, STEP, WATER, Case, graph_of
 from contract import LNK as LINEAR
+from sigmaff.backbones import BackboneConfig
 from sigmaff.backbones.linear_response import AutomaticResponse
 from sigmaff.backbones.schnet_response import SchNetResponse
 from sigmaff.errors import ConfigError
@@ -223,3 +225,14 @@ def test_scale_of_slopes_is_that_of_force_std_alone(kernel: str, how: str):
     after = potential.predict(graph_of(WATER), forces_std=how)
     close(after.forces_std, 3.0 * before.forces_std, **EXACT)
     close(after.energy_std, before.energy_std, **EXACT)
+
+
+@pytest.mark.parametrize("backbone", BACKBONES[:3], ids=lambda config: config.name)
+def test_threads_predict_at_once(backbone: BackboneConfig):
+    """torch has one count of levels of forward differentiation for all threads: they take turns."""
+    model, graph = Case(backbone=backbone, head=LINEAR).build(), graph_of(ETHANOL)
+    expected = model.predict(graph, forces_std="exact").forces_std
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: model.predict(graph, forces_std="exact").forces_std, range(9)))
+    for one in found:
+        close(one, expected, rtol=0.0, atol=0.0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.graph import AtomicGraph
-from sigmaff.graph.ops import kept
+from sigmaff.graph.ops import forward_slope, kept
 
 MAX_ELEMENTS = 2**25
 """Numbers held at once in the batched derivative passes; bounds memory, not accuracy."""
@@ -120,7 +120,7 @@ class AutomaticResponse(LinearResponse):
     def push_forward(self, directions: Tensor, shift_directions: Tensor) -> Tensor:
         def tangent(direction: Tensor, shift_direction: Tensor) -> Tensor:
             inputs = (self._graph.positions, self._graph.pair_shift)
-            return torch.func.jvp(self._embed_at, inputs, (direction, shift_direction))[1]
+            return forward_slope(self._embed_at, inputs, (direction, shift_direction))
 
         return torch.func.vmap(tangent)(directions, shift_directions)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sigmaff.errors import ConfigError
 from sigmaff.graph.neighbors import MIN_DISTANCE
-from sigmaff.graph.ops import kept
+from sigmaff.graph.ops import forward_slope, kept
 
 TOLERANCE = 1e-7
 """Largest error of values and of slopes, each in units of the largest of its kind."""
@@ -107,7 +107,7 @@ def _derivatives(functions: Callable[[Tensor], Tensor], at: Tensor) -> tuple[Ten
     """
 
     def slopes(x: Tensor) -> Tensor:
-        return torch.func.jvp(functions, (x,), (torch.ones_like(x),))[1]
+        return forward_slope(functions, (x,), (torch.ones_like(x),))
 
     near, far = (slopes(at + k * STEP) - slopes(at - k * STEP) for k in (1, 2))
     return functions(at), slopes(at), (8.0 * near - far) / (12.0 * STEP)

@@ -1,6 +1,8 @@
 """Small differentiable operations shared by backbones and heads."""
 
 import math
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,19 @@ def scatter_sum(values: Tensor, index: Tensor, size: int) -> Tensor:
     Build the output with ``values.new_zeros``: under vmap, ``torch.zeros(...).index_add`` miscompiles silently.
     """
     return values.new_zeros((size, *values.shape[1:])).index_add(0, index, values)
+
+
+def forward_slope(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], along: tuple[Tensor, ...]) -> Tensor:
+    """Derivative of a function along a direction of its inputs, by forward differentiation.
+
+    torch has one count of levels of forward differentiation for all threads: one thread at a time.
+    """
+    with _FORWARD:
+        slope: Tensor = torch.func.jvp(function, inputs, along)[1]
+    return slope
+
+
+_FORWARD = threading.RLock()
 
 
 def kept(values: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sigmaff.graph import Embedding
+from sigmaff.graph.ops import forward_slope
 
 Compared = Literal["activated", "pre_activation"]
 
@@ -53,7 +54,7 @@ class Comparison(nn.Module):
             return torch.full_like(self.forward(features), self.embedding.n_features**-0.5)
         activation = self.embedding.activation
         values = self.embedding.last(features)
-        slopes = torch.func.jvp(lambda h: self.weights * activation(h), (values,), (torch.ones_like(values),))[1]
+        slopes = forward_slope(lambda h: self.weights * activation(h), (values,), (torch.ones_like(values),))
         return nn.functional.normalize(self.embedding.kernel_features(slopes), dim=-1)
 
     def _each(self, values: Tensor) -> Tensor:
@@ -62,4 +63,4 @@ class Comparison(nn.Module):
 
     def _sensitivity(self, features: Tensor) -> Tensor:
         values = self.embedding.last(features)
-        return torch.func.jvp(self._each, (values,), (torch.ones_like(values),))[1]
+        return forward_slope(self._each, (values,), (torch.ones_like(values),))

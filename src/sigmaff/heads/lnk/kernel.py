@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
-from sigmaff.graph.ops import is_traced, scatter_sum
+from sigmaff.graph.ops import forward_slope, is_traced, scatter_sum
 from sigmaff.heads.cache import Cached
 from sigmaff.heads.comparison import Compared, Comparison
 from sigmaff.heads.kernels import StationaryKernel, squared_distances
@@ -377,8 +377,8 @@ class LocalKernel(nn.Module):
 
     def _linear_slopes(self, features: Tensor, tangents: Tensor, elements: Tensor) -> Tensor:
         """Activations act on each feature alone."""
-        slopes = torch.func.jvp(lambda h: self._linear_features(h, elements), (features,), (torch.ones_like(features),))
-        return slopes[1] * tangents
+        ones = torch.ones_like(features)
+        return forward_slope(lambda h: self._linear_features(h, elements), (features,), (ones,)) * tangents
 
     def _by_element(self, values: Tensor, elements: Tensor) -> Tensor:
         """Place an atom's values in the row of its element: (..., n_atoms, d) -> (..., n_atoms, n_elements, d)."""

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sigmaff.graph import AtomicGraph, Embedding
-from sigmaff.graph.ops import scatter_sum
+from sigmaff.graph.ops import forward_slope, scatter_sum
 from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings, Stage
 from sigmaff.heads.shallow_ensemble import fit
 
@@ -64,7 +64,7 @@ class ReadoutBasis:
         """The same of slopes along tangents (c, n_atoms, n_blocks · n_features): (c, n_structures, n_weights)."""
 
         def slope(tangent: Tensor) -> Tensor:
-            atoms = torch.func.jvp(self.of_atoms, (node_features.double(),), (tangent,))[1]
+            atoms = forward_slope(self.of_atoms, (node_features.double(),), (tangent,))
             return scatter_sum(atoms, graph.structure_index, graph.n_structures)
 
         summed = torch.func.vmap(slope)(tangents.double())
