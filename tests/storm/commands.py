@@ -55,8 +55,10 @@ COMMANDS: dict[str, Command] = {
         forced=True,
     ),
     "guard": Command(
-        arguments=("guard", MODEL, "water.extxyz", "--pilots", "5", "--steps", "6", "--check-every", "3")
-        + ("--error-above", "100", "--risk", "0.5", "--workers", "1"),
+        arguments=(
+            *("guard", MODEL, "water.extxyz", "--pilots", "5", "--steps", "6", "--check-every", "3"),
+            *("--error-above", "100", "--risk", "0.5", "--workers", "1"),
+        ),
         with_dask=True,
     ),
     "learn": Command(arguments=("learn", "campaign.yaml"), with_dask=True),

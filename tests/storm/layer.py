@@ -97,19 +97,20 @@ class Layer:
         elif event in EVENTS:
             path, kind = arguments[0], EVENTS[event]
             if kind in ("remove", "mkdir") and isinstance(arguments[-1], int) and arguments[-1] >= 0:
-                path = Path(os.readlink(f"/proc/self/fd/{arguments[-1]}")) / os.fsdecode(path)
+                path = Path(f"/proc/self/fd/{arguments[-1]}").readlink() / os.fsdecode(path)
         else:
             return
         place = self._place(path)
         if place is None or (kind in ("remove", "mkdir") and (kind == "mkdir") == os.path.lexists(place)):
             return  # elsewhere, or nothing will change
-        is_new = kind != "open" or not os.path.exists(place)
+        is_new = kind != "open" or not Path(place).exists()
         if not self.passes(kind, place) and is_new:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
 
     def _place(self, path: Any) -> str | None:
         """The path, if it is in the folder."""
-        found = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else os.path.abspath(os.fsdecode(path))
+        is_open = isinstance(path, int)
+        found = str(Path(f"/proc/self/fd/{path}").readlink() if is_open else Path.cwd() / os.fsdecode(path))
         return found if found.startswith(self.folder + os.sep) else None
 
     def _synced(self, descriptor: int) -> None:

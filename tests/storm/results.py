@@ -49,7 +49,7 @@ def _readable(path: Path) -> Any:
     """The content of a file; of one that is cut, that it is damaged."""
     try:
         return _content(path)
-    except (ValueError, BadZipFile, SafetensorError):
+    except (ValueError, EOFError, BadZipFile, SafetensorError):
         return "damaged"
 
 
