@@ -24,13 +24,15 @@ from storm.commands import COMMANDS, make_folder, make_small
 from storm.here import without_dask
 from storm.storms import KINDS, Outcome, Storms
 
+SHARES = {"kills": 1.0, "full": 1.0, "signals": 0.1, "rivals": 1.0}
+"""Of what can be struck."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m storm", description=__doc__)
     parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--share", type=float, default=1.0, help="of the operations that are struck; 1: all")
-    parser.add_argument("--signals", type=float, default=0.1, help="the same, of signals")
+    for kind, share in SHARES.items():
+        parser.add_argument(f"--{kind}", type=float, default=share, help=f"share of {kind}, drawn at random; 1: all")
     parser.add_argument("--count", type=int, default=10, help="storms at random times, of each command")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     parser.add_argument("--dask", action="store_true", help="with real workers; else they are in the same process")
@@ -51,10 +53,10 @@ def _struck(name: str, folder: Path, options: argparse.Namespace) -> dict[str, A
     """All storms of a command."""
     storms = Storms(name, COMMANDS[name], folder / "template", folder / "work")
     found: dict[str, Any] = {"operations": dict(Counter(storms.unbroken.kinds)), "broken": []}
-    for kind in options.kinds:
+    for kind in KINDS:
         rng = np.random.default_rng([options.seed, crc32(name.encode()), crc32(kind.encode())])
-        share = options.signals if kind == "signals" else options.share
-        found[kind] = _counted(f"{name}, {kind}", KINDS[kind](storms, share, rng), found["broken"])
+        if (share := getattr(options, kind)) > 0:
+            found[kind] = _counted(f"{name}, {kind}", KINDS[kind](storms, share, rng), found["broken"])
     rng = np.random.default_rng([options.seed, crc32(name.encode())])
     found["random"] = _counted(f"{name}, random", storms.random(options.count, rng), found["broken"])
     return found

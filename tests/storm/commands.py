@@ -42,7 +42,7 @@ COMMANDS: dict[str, Command] = {
     "train-ensemble": Command(arguments=("train", "ensemble.yaml")),
     "calibrate": Command(arguments=("calibrate", MODEL, "held_out.extxyz")),
     "adopt": Command(arguments=("adopt", "toy:a", "held_out.extxyz", "-o", "adopted.sigmaff", "--trust"), forced=True),
-    "compare": Command(arguments=("compare", "run.yaml", "--methods", "fixed_lnk", "--methods", "evidential")),
+    "compare": Command(arguments=("compare", "run.yaml", "--methods", "fixed_lnk")),
     "md": Command(
         arguments=(
             *("md", MODEL, STARTS, "--steps", "12", "--every", "3", "--check-every", "2", "--checkpoint-every", "4"),
@@ -104,6 +104,8 @@ def make_folder(folder: Path) -> None:
 
 def _campaign() -> dict[str, Any]:
     return SETTINGS | {
+        "start": SETTINGS["start"] | {"n_labels": 8},
+        "select": {"n": 2},
         "engine": {"calculator": "gfn2-xtb"},
         "cluster": {"n_workers": 1},
         "explore": SETTINGS["explore"] | {"temperature": [300.0], "steps": 8},

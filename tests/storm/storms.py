@@ -101,9 +101,10 @@ class Storms:
     def rivals(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
         """A second command while the first is at work: it is refused, and the first ends as if alone."""
         n = len(self.unbroken.kinds)
-        for number in sorted({min(n, 3), n // 2 + 1, n}):
+        for blow in _drawn([Blow(what="wait", at=number) for number in sorted({min(n, 3), n // 2 + 1, n})], share, rng):
+            number = blow.at
             self._anew()
-            first = Running(self.command.arguments, self.work, Blow(what="wait", at=number), "first")
+            first = Running(self.command.arguments, self.work, blow, "first")
             if not first.is_waiting():
                 first.end()
                 yield Outcome(trial=f"rival at {number}", struck=False)
@@ -125,7 +126,8 @@ class Storms:
 
     def _ended_well(self, ended: Ended, *, resume: bool = True) -> str | None:
         """Of a command that got a signal: it ends as told, or is done."""
-        if ended.code not in (0, INTERRUPTED) or ended.has_traceback:
+        is_unborn = ended.code in (-signal.SIGTERM, -signal.SIGHUP) and not ended.text
+        if (ended.code not in (0, INTERRUPTED) and not is_unborn) or ended.has_traceback:
             return f"ended with {ended.code}: {ended.text[-1500:]}"
         return self._resumed() if resume else None
 

@@ -17,6 +17,7 @@ from storm.layer import Blow, Kind, Layer
 
 SECONDS = 600.0
 """Of the wall, after which a command hangs."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LINE = re.compile(r"^error: .+", re.MULTILINE)
 
 
@@ -49,10 +50,12 @@ class Running:
             left.unlink(missing_ok=True)
         read, self.line = os.pipe()
         sys.stdout.flush()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the program begins
         self.process = os.fork()
         if self.process == 0:
             os.close(self.line)
             _run(arguments, folder, blow, read, self.log, self.counted)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(read)
 
     def go_on(self) -> None:
@@ -124,6 +127,10 @@ def _called(arguments: Sequence[str]) -> int:
     from sigmaff.cli.main import main
 
     sys.argv = ["sigmaff", *arguments]
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    except KeyboardInterrupt:
+        return 130
     try:
         main()
     except SystemExit as end:
