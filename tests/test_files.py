@@ -283,16 +283,13 @@ def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
-    """A real full disk."""
-    path, full = tmp_path / "a.json", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with pytest.raises(OSError, match="No space left") as found, atomic_write(path) as temporary:
-        temporary.unlink()
-        temporary.symlink_to("/dev/full")
-        temporary.write_text("{}")
-    assert found.value.filename == str(path)
-    with pytest.raises(OSError, match="No space left") as found, naming(path):
-        raise full
-    assert found.value.filename == str(path)
+    """One of a write has no name, one of opening a temporary file a name that says nothing."""
+    path, words = tmp_path / "a.json", os.strerror(errno.ENOSPC)
+    for name in ((), (str(tmp_path / ".sigmaff-a1b2c3d4-a.json"),)):
+        for block in (atomic_write(path), naming(path)):
+            with pytest.raises(OSError, match="No space left") as found, block:
+                raise OSError(errno.ENOSPC, words, *name)
+            assert found.value.filename == str(path)
     with pytest.raises(FileNotFoundError) as missing, naming(path):
         (tmp_path / "other").read_text()
     assert missing.value.filename == str(tmp_path / "other")

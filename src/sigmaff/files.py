@@ -77,15 +77,18 @@ def _temporary(path: Path) -> Iterator[Path]:
 def _held(path: Path) -> tuple[TextIO, Path]:
     """A new file that is locked. Another process may take it for left before it is: then there is a next one."""
     while True:
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=".sigmaff-", suffix=f"-{path.stem[:32]}{path.suffix[:32]}"
-        )
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".sigmaff-", suffix=f"-{_ending(path)}")
         file = os.fdopen(handle, "w")
         with suppress(OSError):  # a file system without locks: then nobody finds it unlocked either
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
             return file, Path(name)
         file.close()
+
+
+def _ending(path: Path) -> str:
+    """Of the names of temporary files: the name of the file, if it is not too long, and its suffix."""
+    return path.stem[:32] + path.suffix[:32]
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -136,10 +139,11 @@ def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
 @contextmanager
 def output_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file that will be written; raise an error if another process holds it."""
-    _make_folder(path.parent)
     refusal = f"{path}: another process is at work on this file; wait until it is done, or choose another name"
-    with _lock(path.parent / f"{LOCK}-{path.name[:200]}", refusal):
-        for left in path.parent.glob(f".sigmaff-*-{glob.escape(path.stem[:32] + path.suffix[:32])}"):
+    target = path.resolve()
+    _make_folder(target.parent)
+    with _lock(target.parent / f"{LOCK}-{target.name[:200]}", refusal):
+        for left in target.parent.glob(f".sigmaff-*-{glob.escape(_ending(target))}"):
             if TEMPORARY.fullmatch(left.name):
                 _remove_if_left(left)
         yield

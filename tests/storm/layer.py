@@ -1,7 +1,7 @@
 """A layer between a command and the disk: it counts what changes files, and strikes at one of these operations.
 
-It is put in a process of its own, which ends with it. Python tells of most operations by audit events; writes, syncs
-and the files of safetensors, of which it tells nothing, go through functions that are replaced here.
+It is put in a process of its own, which ends with it. Python tells of most operations by audit events; writes and
+syncs, of which it tells nothing, go through functions that are replaced here.
 """
 
 import builtins
@@ -15,9 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-from safetensors import SafetensorError
-from safetensors import torch as safetensors_torch
 
 Kind = Literal["open", "write", "sync", "rename", "remove", "mkdir", "truncate", "chmod"]
 What = Literal["kill", "half", "full", "once", "SIGINT", "SIGTERM", "SIGHUP", "twice", "wait"]
@@ -54,14 +51,13 @@ class Layer:
         self.folder, self.blow = str(folder.resolve()), blow
         self.kinds: list[Kind] = []
         self.lock = threading.RLock()
-        self.sync, self.serialize = os.fsync, safetensors_torch.serialize_file
+        self.sync = os.fsync
         self.open: Callable[..., Any] = io.open
 
     def install(self) -> None:
         """For the rest of the process."""
         sys.addaudithook(self._heard)
         os.fsync = self._synced
-        safetensors_torch.serialize_file = self._serialized
         io.open = builtins.open = self._opened  # type: ignore[assignment]
 
     def passes(self, kind: Kind, path: str) -> bool:
@@ -118,18 +114,6 @@ class Layer:
         if place is not None and not self.passes("sync", place):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.sync(descriptor)
-
-    def _serialized(self, tensors: Any, path: Any, metadata: Any = None) -> None:
-        """The library writes by itself; its error is not an ``OSError``."""
-        is_here = self._place(path) is not None
-        passes = not is_here or self.passes("write", str(path))
-        self.serialize(tensors, path, metadata=metadata)
-        if not passes or (is_here and self.is_half):
-            os.truncate(path, Path(path).stat().st_size // 2)
-        if is_here and self.is_half:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if not passes:
-            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     def _opened(
         self,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sigmaff.files import LOCK
 from storm.commands import Command
 from storm.layer import GROWS, Blow, What
 from storm.results import contents, differences
@@ -157,10 +158,9 @@ def _drawn(blows: Sequence[Blow], share: float, rng: np.random.Generator) -> lis
 
 def _badly_told(ended: Ended) -> str | None:
     """What is wrong with the message of a full disk: one line that names a file."""
-    told = ended.code == 1 and ended.error is not None and not ended.has_traceback
-    line = ended.error or ""
-    named = re.search(r"[\w./-]+\.\w+|[\w.-]+/[\w./-]+", line.removeprefix("error: ").replace("[Errno 28]", ""))
-    if told and "o space left" in line and named and ".sigmaff-" not in line:
+    named = re.search(r"([\w./-]+): No space left on device", ended.error or "")
+    is_own = named is not None and (".sigmaff-" not in named[1] or named[1].endswith(LOCK))
+    if ended.code == 1 and is_own and not ended.has_traceback:
         return None
     return f"a full disk is told badly: {ended.code}: {ended.text[-1500:]}"
 

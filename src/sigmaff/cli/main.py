@@ -5,6 +5,7 @@
 
 import errno
 import signal
+import sys
 from contextlib import ExitStack
 from importlib import import_module
 from types import FrameType
@@ -52,6 +53,9 @@ PAPER_COMMANDS = {
 }
 """Commands of the second package: the module whose ``app`` each is, and a summary."""
 
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 
 outputs = ExitStack()
 """Locks on the files that a command will write, until it ends."""
@@ -102,7 +106,7 @@ class Commands(TyperGroup):
             raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
             _print(str(interrupt) or "interrupted; run the same command again")
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _in_words(error: Exception) -> str:
@@ -141,11 +145,14 @@ def main() -> None:
     """Run the program. SIGTERM and SIGHUP, where it is not ignored, end it as Ctrl-C does."""
     from sigmaff.allocator import keep_large_blocks
 
-    keep_large_blocks()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
-    app()
+    try:
+        keep_large_blocks()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _interrupt)
+        app()
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        sys.exit(INTERRUPTED)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -45,8 +45,9 @@ def label_and_keep(round_: Round, engine: EngineConfig, piece: tuple[int, Atoms]
     labelled = label(atoms, engine)
     try:
         keep_label(round_, index, labelled)
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}; make room or repair the disk, and run the same command again"
+    except (OSError, SigmaffError) as error:
+        what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return f"a label cannot be written: {what}; mend this, and run the same command again"
     return None
 
 
