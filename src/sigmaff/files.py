@@ -136,6 +136,13 @@ def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
         yield
 
 
+def remove_traces(directory: Path) -> None:
+    """Remove lock and temporary files that a killed process left; do nothing if a process is at work here."""
+    if any(directory.glob(".sigmaff-*")):
+        with suppress(SigmaffError, OSError), folder_lock(directory, wait=False):
+            pass
+
+
 @contextmanager
 def output_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file that will be written; raise an error if another process holds it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sigmaff.files import LOCK
+from sigmaff.files import TEMPORARY
 from storm.commands import Command
 from storm.layer import GROWS, Blow, What
 from storm.results import contents, differences
@@ -159,8 +159,8 @@ def _drawn(blows: Sequence[Blow], share: float, rng: np.random.Generator) -> lis
 def _badly_told(ended: Ended) -> str | None:
     """What is wrong with the message of a full disk: one line that names a file."""
     named = re.search(r"([\w./-]+): No space left on device", ended.error or "")
-    is_own = named is not None and (".sigmaff-" not in named[1] or named[1].endswith(LOCK))
-    if ended.code == 1 and is_own and not ended.has_traceback:
+    is_known = named is not None and not TEMPORARY.fullmatch(Path(named[1]).name)
+    if ended.code == 1 and is_known and not ended.has_traceback:
         return None
     return f"a full disk is told badly: {ended.code}: {ended.text[-1500:]}"
 
