@@ -24,7 +24,7 @@ from storm.commands import COMMANDS, make_folder, make_small
 from storm.here import without_dask
 from storm.storms import KINDS, Outcome, Storms
 
-SHARES = {"kills": 1.0, "full": 1.0, "signals": 0.1, "rivals": 1.0}
+SHARES = {"kills": 1.0, "full": 1.0, "signals": 0.1, "rivals": 1.0, "small_disks": 1.0}
 """Of what can be struck."""
 
 
@@ -32,7 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m storm", description=__doc__)
     parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
     for kind, share in SHARES.items():
-        parser.add_argument(f"--{kind}", type=float, default=share, help=f"share of {kind}, drawn at random; 1: all")
+        parser.add_argument(
+            f"--{kind.replace('_', '-')}", type=float, default=share, help=f"share of {kind}, drawn at random; 1: all"
+        )
     parser.add_argument("--count", type=int, default=10, help="storms at random times, of each command")
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
     parser.add_argument("--dask", action="store_true", help="with real workers; else they are in the same process")

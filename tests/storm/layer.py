@@ -79,10 +79,9 @@ class Layer:
             os.kill(os.getpid(), signal.SIGINT)
         return not (kind in GROWS and (what == "full" or (what == "once" and is_now)))
 
-    @property
-    def is_half(self) -> bool:
+    def is_broken(self, *what: What) -> bool:
         """Whether the write that was just counted is the one to be broken in the middle."""
-        return self.blow is not None and self.blow.what == "half" and len(self.kinds) == self.blow.at
+        return self.blow is not None and self.blow.what in what and len(self.kinds) == self.blow.at
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
@@ -145,9 +144,9 @@ class Watched(io.FileIO):
 
     def write(self, data: Any) -> int:
         passes, content = self.layer.passes("write", self.place), bytes(data)
-        if not passes or self.layer.is_half:
+        if self.layer.is_broken("half", "full", "once"):
             super().write(content[: len(content) // 2])
-        if self.layer.is_half:
+        if self.layer.is_broken("half"):
             os.kill(os.getpid(), signal.SIGKILL)
         if not passes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,12 +1,16 @@
 """The storms: what strikes a command, and what must hold afterwards."""
 
+import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +19,14 @@ from sigmaff.files import TEMPORARY
 from storm.commands import Command
 from storm.layer import GROWS, Blow, What
 from storm.results import contents, differences
-from storm.trial import Ended, Running, run
+from storm.trial import Ended, Running, clear, run
 
 INTERRUPTED = 130
 SIGNALS: tuple[What, ...] = ("SIGINT", "SIGTERM", "SIGHUP", "twice")
 RIVAL = "at work"
 """In the line that refuses the second of two commands."""
+PAGE, PARTS = 4096, (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Bytes; the room on a small disk, of what the command needs."""
 MOST_KILLS = 6
 """Of one storm of kills at random times."""
 
@@ -49,7 +55,7 @@ class Storms:
         self.seconds = time.monotonic() - began
         if ended.code or ended.has_traceback:
             raise RuntimeError(f"{self.name} does not even run in calm weather: {ended.text}")
-        self.expected = contents(self.work)
+        self.expected, self.n_pages = contents(self.work), _n_pages(self.work)
         return ended
 
     def kills(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
@@ -118,7 +124,24 @@ class Storms:
             broken = broken or (None if ended.code == 0 else f"the first failed: {ended.text[-300:]}")
             yield self._outcome(f"rival at {number}", broken=broken or self._other())
 
+    def small_disks(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+        """A real file system that is too small, and then larger. Only where one may mount it."""
+        ended = self.unbroken
+        before, needed = _n_pages(self.template), self.n_pages - _n_pages(self.template)
+        for part in PARTS[: round(share * len(PARTS))]:
+            shutil.rmtree(self.work, ignore_errors=True)
+            with small_disk(self.work, before + int(part * needed)) as grow:
+                if grow is None:
+                    return
+                shutil.copytree(self.template, self.work, dirs_exist_ok=True)
+                ended = run(self.command.arguments, self.work)
+                grow()
+                broken = None if ended.code == 0 else _badly_told(ended) or self._left()
+                trial = f"room for {part:.0%}"
+                yield self._outcome(trial, struck=ended.code != 0, broken=broken or self._resumed())
+
     def _anew(self) -> None:
+        clear()
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.template, self.work)
 
@@ -165,9 +188,29 @@ def _badly_told(ended: Ended) -> str | None:
     return f"a full disk is told badly: {ended.code}: {ended.text[-1500:]}"
 
 
+def _n_pages(folder: Path) -> int:
+    """Of memory, that the files of a folder take on a file system in memory."""
+    return sum(ceil(path.stat().st_size / PAGE) for path in folder.rglob("*") if path.is_file())
+
+
+@contextmanager
+def small_disk(place: Path, n_pages: int) -> Iterator[Callable[[], None] | None]:
+    """A file system of this size, and a function that makes it larger; ``None`` where nobody may mount one."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={n_pages * PAGE}", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        yield None
+        return
+    try:
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=256m", str(place)], check=True) and None
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
 KINDS: dict[str, Callable[..., Iterator[Outcome]]] = {
     "kills": Storms.kills,
     "full": Storms.full,
     "signals": Storms.signals,
     "rivals": Storms.rivals,
+    "small_disks": Storms.small_disks,
 }

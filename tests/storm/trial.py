@@ -90,12 +90,22 @@ class Running:
         if not is_over:
             os.kill(self.process, signal.SIGKILL)
         _, status = os.waitpid(self.process, 0)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process, signal.SIGKILL)  # what it may have started
+        _groups.append(self.process)
         os.close(self.line)
         kinds = tuple(json.loads(self.counted.read_text())) if self.counted.exists() else ()
         code = os.waitstatus_to_exitcode(status) if is_over else -1000
         return Ended(code=code, text=self.log.read_text(), kinds=kinds)
+
+
+_groups: list[int] = []
+"""Of commands that have ended; workers that they started may be left for a while."""
+
+
+def clear() -> None:
+    """End the workers that are left of killed commands."""
+    while _groups:
+        with suppress(ProcessLookupError):
+            os.killpg(_groups.pop(), signal.SIGKILL)
 
 
 def run(arguments: Sequence[str], folder: Path, blow: Blow | None = None) -> Ended:

@@ -88,6 +88,15 @@ def test_resume_after_an_interrupt(tmp_path: Path, unbroken: tuple[torch.Tensor,
     assert torch.equal(case.weights(model), unbroken[0])
 
 
+def test_resume_after_the_last_step_of_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+    """The epoch is closed by the resumed run, with the learning rate of that step."""
+    with pytest.raises(KeyboardInterrupt, match="after step 5 of 15"):
+        case.run(case.potential(dropout=0.1), case.CONFIG, tmp_path, case.Interrupter(at_step=4))
+    result = case.run(case.potential(dropout=0.1), case.CONFIG, tmp_path)
+    rates = [[record.learning_rate for record in one.history] for one in (result, unbroken[1])]
+    assert rates[0] == rates[1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_resume_after_the_signals_that_end_jobs_and_sessions(
     tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult], number: signal.Signals
