@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parents[1]
-SHARES = {"kills": "0.12", "full": "0.12", "signals": "0.02", "rivals": "0.4", "small-disks": "0.2"}
+SHARES = {"kills": "0.08", "full": "0.08", "signals": "0.01", "rivals": "0.34", "small-disks": "0.2"}
 STRUCK = {"md": ("kills", "full", "signals", "rivals"), "train": ("kills", "full", "signals", "rivals")}
 
 SELF_TEST = """
