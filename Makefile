@@ -21,7 +21,7 @@ HOST_TESTS := $(HOSTS:%=test-host-%)
 N ?= 1000
 SEED ?= 0
 
-.PHONY: demo test bench fuzz test-hosts $(HOST_TESTS) install install-dev lint clean
+.PHONY: demo test bench fuzz storm test-hosts $(HOST_TESTS) install install-dev lint clean
 
 demo: install
 	$(BIN)/sigmaff demo
@@ -41,6 +41,10 @@ $(BENCH_VENV)/installed: pyproject.toml constraints.txt
 
 fuzz: install-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --count $(N) --seed $(SEED) --keep ../fuzz-found
+
+# Kills and full disks at every file operation of every long command, signals and rivals: an hour or more.
+storm: install-dev
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m storm --seed $(SEED) $(STORM)
 
 test-hosts: $(HOST_TESTS)
 

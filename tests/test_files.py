@@ -1,5 +1,7 @@
 """Files are written whole or not at all, and nothing is replaced that should stay."""
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -11,13 +13,17 @@ import pytest
 
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.files import (
+    TEMPORARY,
     RunFile,
     RunFolder,
     atomic_write,
     changes,
     folder_lock,
     holds_files,
+    naming,
+    output_lock,
     refuse_overwrite,
+    remove_leftovers,
     write_json,
 )
 
@@ -200,16 +206,91 @@ def test_a_run_folder_takes_no_folder_of_others(tmp_path: Path) -> None:
         folder.claim(Job(settings={}))
 
 
+DIES = """
+import os, sys
+from pathlib import Path
+from sigmaff.files import atomic_write
+with atomic_write(Path(sys.argv[1])) as temporary:
+    temporary.write_text("{")
+    os._exit(9)
+"""
+
+
+def killed_while_writing(path: Path) -> None:
+    """The process dies in the middle of the write, and leaves a temporary file."""
+    subprocess.run([sys.executable, "-c", DIES, str(path)], check=False)
+
+
 def test_a_run_that_was_killed_while_it_wrote_its_file_begins_anew(tmp_path: Path) -> None:
-    """The process dies in the middle of the first write, and leaves a temporary file."""
-    script = (
-        "import os, sys\nfrom pathlib import Path\nfrom sigmaff.files import atomic_write\n"
-        "with atomic_write(Path(sys.argv[1])) as temporary:\n    temporary.write_text('{')\n    os._exit(9)\n"
-    )
     for name in ("job.json", "a_rather_long_name_of_a_file_that_is_cut.json"):
-        subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=False)
+        killed_while_writing(tmp_path / name)
     assert len(list(tmp_path.iterdir())) == 2
     folder = RunFolder(tmp_path, "job.json", "")
     job = Job(settings={"seed": 1})
     assert folder.claim(job) == job
     assert folder.file.exists()
+
+
+def test_temporary_files_of_killed_processes_go_with_the_next_lock_on_their_folder(tmp_path: Path) -> None:
+    """Those in use stay, and so do hidden files of the user, whatever their names."""
+    kept = tmp_path / "labels" / ".notes-original.json"
+    killed_while_writing(tmp_path / "labels" / "0001.extxyz")
+    killed_while_writing(tmp_path / "md.json")
+    kept.touch()
+    with atomic_write(tmp_path / "labels" / "0002.extxyz") as in_use:
+        with folder_lock(tmp_path):
+            left = {path for path in tmp_path.rglob("*") if path.is_file() and path.name != ".sigmaff-lock"}
+            assert left == {in_use, kept}
+        in_use.write_text("whole")
+    assert (tmp_path / "labels" / "0002.extxyz").read_text() == "whole"
+
+
+def test_temporary_files_of_killed_processes_go_with_the_next_lock_on_their_file(tmp_path: Path) -> None:
+    for name in ("model.sigmaff", "other.sigmaff", "model.json"):
+        killed_while_writing(tmp_path / name)
+    with output_lock(tmp_path / "model.sigmaff"):
+        left = [path.name for path in tmp_path.iterdir() if TEMPORARY.fullmatch(path.name)]
+        assert sorted(name[18:] for name in left) == ["model.json", "other.sigmaff"]
+
+
+def test_a_new_temporary_file_that_is_taken_for_left_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its making and its lock, another process removes it."""
+    lock, n_removed = fcntl.flock, 0
+
+    def removed_first(file: Any, flags: int) -> None:
+        nonlocal n_removed
+        if n_removed == 0 and flags == fcntl.LOCK_EX:
+            n_removed += 1
+            remove_leftovers(tmp_path)
+        lock(file, flags)
+
+    monkeypatch.setattr(fcntl, "flock", removed_first)
+    write_json(tmp_path / "a.json", [1])
+    assert n_removed == 1
+    assert json.loads((tmp_path / "a.json").read_text()) == [1]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
+    with output_lock(tmp_path / "a.sigmaff"), output_lock(tmp_path / "b.sigmaff"):
+        refused = pytest.raises(SigmaffError, match=r"a\.sigmaff: another process is at work on this file")
+        with refused, output_lock(tmp_path / "a.sigmaff"):
+            raise AssertionError("the work was begun")
+        assert not holds_files(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
+    """One of a write has no name, one of opening a temporary file a name that says nothing."""
+    path, words = tmp_path / "a.json", os.strerror(errno.ENOSPC)
+    for name in ((), (str(tmp_path / ".sigmaff-a1b2c3d4-a.json"),)):
+        for block in (atomic_write(path), naming(path)):
+            with pytest.raises(OSError, match="No space left") as found, block:
+                raise OSError(errno.ENOSPC, words, *name)
+            assert found.value.filename == str(path)
+    with pytest.raises(FileNotFoundError) as missing, naming(path):
+        (tmp_path / "other").read_text()
+    assert missing.value.filename == str(tmp_path / "other")
+    assert not list(tmp_path.iterdir())

@@ -121,10 +121,12 @@ class Killer(Reporter):
 
 
 class Interrupter(Reporter):
-    """Ctrl-C."""
+    """Ctrl-C, or another signal."""
+
+    number = signal.SIGINT
 
     def act(self) -> None:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(self.number)
 
 
 def weights(model: Potential) -> torch.Tensor:

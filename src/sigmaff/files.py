@@ -1,6 +1,7 @@
 """Atomic writes, folder locks, and run folders: directories of long jobs that can be resumed."""
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -8,7 +9,7 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -19,7 +20,7 @@ from sigmaff.errors import ConfigError, DataError, SigmaffError
 
 LOCK = ".sigmaff-lock"
 DIGEST = re.compile("[0-9a-f]{64}")
-TEMPORARY = re.compile(r"\..{1,32}-[a-z0-9_]{8}(\.\w+)?")
+TEMPORARY = re.compile(r"\.sigmaff-[a-z0-9_]{8}-.*", re.DOTALL)
 """Names of temporary files of ``atomic_write``."""
 
 
@@ -40,19 +41,67 @@ def atomic_write(path: Path, *, force: bool = False) -> Iterator[Path]:
     Missing parent folders are created. A link is followed: the file it names is replaced, not the link.
     """
     refuse_overwrite(path, force)
-    path = path.resolve()
-    _make_folder(path.parent)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem[:32]}-", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    target = path.resolve()
+    _make_folder(target.parent)
+    with naming(path), _temporary(target) as temporary:
         yield temporary
         temporary.chmod(0o666 & ~_umask())
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # a power cut cannot leave an empty file under the final name
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        temporary.replace(target)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an error of the system that names no file, or a temporary one, name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        named = isinstance(error.filename, str | bytes | os.PathLike)
+        if error.errno is None or (named and not TEMPORARY.fullmatch(Path(os.fsdecode(error.filename)).name)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """Yield a new file beside ``path``. It is locked: one that is not was left by a process that was killed."""
+    held, temporary = _held(path)
+    with held:
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _held(path: Path) -> tuple[TextIO, Path]:
+    """A new file that is locked. Another process may take it for left before it is: then there is a next one."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".sigmaff-", suffix=f"-{_ending(path)}")
+        file = os.fdopen(handle, "w")
+        with suppress(OSError):  # a file system without locks: then nobody finds it unlocked either
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return file, Path(name)
+        file.close()
+
+
+def _ending(path: Path) -> str:
+    """Of the names of temporary files: the name of the file, if it is not too long, and its suffix."""
+    return path.stem[:32] + path.suffix[:32]
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove the temporary files of processes that were killed, here and in folders within."""
+    for folder, _, names in os.walk(directory):
+        for name in filter(TEMPORARY.fullmatch, names):
+            _remove_if_left(Path(folder, name))
+
+
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError), path.open("r+b") as file:  # in use, gone, or not ours to remove
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
 
 
 def write_json(path: Path, content: Any, *, force: bool = False) -> None:
@@ -78,11 +127,38 @@ def file_digest(path: Path) -> str:
 def folder_lock(directory: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on a folder; wait for it, or raise an error if ``wait`` is false.
 
-    The system releases the lock of a process that dies.
+    The system releases the lock of a process that dies. The temporary files that it left are removed.
     """
     _make_folder(directory)
-    path = directory / LOCK
-    with _locked(path, wait):
+    refusal = f"{directory}: another process is at work in this folder; wait until it is done, or choose another"
+    with _lock(directory / LOCK, None if wait else refusal):
+        remove_leftovers(directory)
+        yield
+
+
+def remove_traces(directory: Path) -> None:
+    """Remove lock and temporary files that a killed process left; do nothing if a process is at work here."""
+    if any(directory.glob(".sigmaff-*")):
+        with suppress(SigmaffError, OSError), folder_lock(directory, wait=False):
+            pass
+
+
+@contextmanager
+def output_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file that will be written; raise an error if another process holds it."""
+    refusal = f"{path}: another process is at work on this file; wait until it is done, or choose another name"
+    target = path.resolve()
+    _make_folder(target.parent)
+    with _lock(target.parent / f"{LOCK}-{target.name[:200]}", refusal):
+        for left in target.parent.glob(f".sigmaff-*-{glob.escape(_ending(target))}"):
+            if TEMPORARY.fullmatch(left.name):
+                _remove_if_left(left)
+        yield
+
+
+@contextmanager
+def _lock(path: Path, refusal: str | None) -> Iterator[None]:
+    with _locked(path, refusal):
         try:
             yield
         finally:
@@ -102,9 +178,9 @@ def is_locked(directory: Path) -> bool:
 
 
 def holds_files(directory: Path) -> bool:
-    """Whether the folder exists and holds files other than the lock, and what a killed ``atomic_write`` leaves."""
+    """Whether the folder exists and holds files other than locks, and what a killed ``atomic_write`` leaves."""
     names = (path.name for path in directory.iterdir()) if directory.is_dir() else ()
-    return any(name != LOCK and not TEMPORARY.fullmatch(name) for name in names)
+    return any(not name.startswith(LOCK) and not TEMPORARY.fullmatch(name) for name in names)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -189,18 +265,17 @@ class RunFolder:
         write_json(self.file, run.model_dump(mode="json"), force=True)
 
 
-def _locked(path: Path, wait: bool) -> TextIO:
+def _locked(path: Path, refusal: str | None) -> TextIO:
+    """The locked file; wait for it, or raise an error with the text of ``refusal``."""
     while True:
         lock = path.open("a")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if refusal is None else fcntl.LOCK_NB))
             if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 return lock
         except BlockingIOError:
             lock.close()
-            raise SigmaffError(
-                f"{path.parent}: another process is at work in this folder; wait until it is done, or choose another"
-            ) from None
+            raise SigmaffError(refusal) from None
         except FileNotFoundError:  # removed by the one that had it, between our opening and our turn
             pass
         lock.close()

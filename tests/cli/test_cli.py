@@ -3,8 +3,10 @@
 import json
 import math
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import ase.io
@@ -18,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 
 from cli_case import Workspace, bare_frames, fail, morse_frames, sigmaff, succeed
 from sigmaff import load
+from sigmaff.files import output_lock
 from sigmaff.graph import build_graph
 from sigmaff.models.file import read_header
 
@@ -507,7 +510,54 @@ def test_impossible_folder(workspace: Workspace, tmp_path: Path) -> None:
     assert "a file is in its way" in message
 
 
+def test_a_second_command_for_one_file_is_refused_before_its_work(workspace: Workspace, tmp_path: Path) -> None:
+    """Also under the name of a link."""
+    model = workspace.copied_model(tmp_path)
+    (tmp_path / "link.sigmaff").symlink_to(model)
+    with output_lock(model):
+        for name in ("model.sigmaff", "link.sigmaff"):
+            message = fail("calibrate", tmp_path / name, workspace / "held_out.extxyz")
+            assert "another process is at work on this file" in message
+        assert "at work" in fail("predict", workspace.model, tmp_path / "no data", model, "--force")
+    succeed("calibrate", model, workspace / "held_out.extxyz")
+
+
 # --- the program
+
+
+FULL = """
+import errno, os, sys
+from pathlib import Path
+from sigmaff.cli.main import main
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+Path.write_text = full
+sys.argv = ["sigmaff", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(workspace: Workspace, tmp_path: Path) -> None:
+    arguments = ["check", str(workspace / "test.extxyz"), "--json", str(tmp_path / "found.json")]
+    done = subprocess.run([sys.executable, "-c", FULL, *arguments], capture_output=True, text=True, check=False)
+    expected = "No space left on device; make room, and run the same command again"
+    assert done.stderr == f"error: {tmp_path / 'found.json'}: {expected}\n"
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_in_one_line(workspace: Workspace, tmp_path: Path, number: signal.Signals) -> None:
+    """And its lock is gone."""
+    program, run = Path(sys.executable).with_name("sigmaff"), tmp_path / "md"
+    command = [program, "md", workspace.model, workspace / "start.extxyz", "--steps", "1000000", "--output", run]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while not (run / "checkpoint.npz").exists():
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == 130
+    assert errors == "interrupted; run the same command again\n"
+    assert not list(run.glob(".*"))
 
 
 def test_the_installed_program(workspace: Workspace) -> None:

@@ -162,3 +162,20 @@ def test_workers_that_are_killed_while_they_label_lose_nothing(client: Callable[
     assert set(pids).isdisjoint(client().run(os.getpid).values())
     assert len(labelled_in(place)) == 12
     assert not list(place.path.glob("labels/*.json"))
+
+
+def test_a_label_that_cannot_be_written_is_no_failure_of_the_engine(
+    client: Callable[[], "Client"], tmp_path: Path
+) -> None:
+    """As on a full disk: the campaign ends for now, and counts no attempt."""
+    config = case.settings(tmp_path)
+    place, structures = Round(0, tmp_path), start_structures(config.start, np.random.default_rng(0))
+    write_frames(place.selected, structures)
+    labels = place.label(0).parent
+    labels.write_text("a file, where a folder should be")
+    with pytest.raises(SigmaffError, match=r"a label cannot be written: .*labels cannot be a folder"):
+        label_round(Context(config, case.Silent(), client), place, structures)
+    labels.unlink()
+    label_round(Context(config, case.Silent(), client), place, structures)
+    assert len(labelled_in(place)) == 12
+    assert not list(labels.glob("*.json"))

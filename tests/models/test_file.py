@@ -1,8 +1,13 @@
 """The model file: the same model back, and from any other bytes an error of one kind, fast and cheap."""
 
 import ast
+import errno
 import json
+import os
 import resource
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +24,7 @@ from calculator_case import LNK_CONFIG, build_potential, ethanol
 from contract import BACKBONES, Case
 from sigmaff import load, save
 from sigmaff.errors import ConfigError, ModelFileError, SigmaffError
+from sigmaff.files import output_lock
 from sigmaff.graph import build_graph
 from sigmaff.heads import DeterministicConfig, LNKConfig
 from sigmaff.models import Potential
@@ -531,3 +537,35 @@ def test_a_record_that_does_not_fit_is_no_obstacle(model: Path, tmp_path: Path) 
     assert record.date == "yesterday"
     assert record.split is not None
     assert record.split.train == [0, 1]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sigmaff import load, save
+from sigmaff.files import os as system
+system.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+save(load(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_process_that_is_killed_while_it_saves_leaves_one_file_that_the_next_one_removes(
+    model: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(model), str(tmp_path / "model.sigmaff")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    with output_lock(tmp_path / "model.sigmaff"):
+        save(load(model), tmp_path / "model.sigmaff")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.sigmaff"]
+
+
+def test_a_full_disk_names_the_model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left on device") as found:
+        save(build(), tmp_path / "model.sigmaff")
+    assert found.value.filename == str(tmp_path / "model.sigmaff")
+    assert not list(tmp_path.iterdir())

@@ -122,6 +122,14 @@ def test_a_second_training_in_a_folder_is_refused(workspace: Workspace, tmp_path
     assert not (tmp_path / "run" / LOCK).exists()
 
 
+def test_a_finished_run_removes_what_a_kill_at_its_very_end_left(workspace: Workspace, tmp_path: Path) -> None:
+    train(workspace, tmp_path / "run", *epochs(1))
+    (tmp_path / "run" / LOCK).touch()
+    (tmp_path / "run" / ".sigmaff-a1b2c3d4-metrics.json").touch()
+    assert "nothing was done" in train(workspace, tmp_path / "run", *epochs(1))
+    assert not list((tmp_path / "run").glob(".*"))
+
+
 def test_two_comparisons_in_a_folder_are_refused(workspace: Workspace, tmp_path: Path) -> None:
     with folder_lock(tmp_path / "run"):
         message = fail("compare", workspace / "run.yaml", "--output", tmp_path / "run", "--methods", "backbone")

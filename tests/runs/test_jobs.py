@@ -60,6 +60,23 @@ def test_a_failure_is_reported_and_the_other_jobs_run(tmp_path: Path, cluster: C
     assert f"bad has no result: {results['bad'].reason}" in listener.texts
 
 
+class Killed(Sum):
+    """Warns, and is killed; then it has nothing left to warn of."""
+
+    def work(self, folder: JobFolder, listener: Listener) -> dict[str, Any]:
+        if (folder.directory(self.name) / "number").exists():
+            return {"total": self.number}
+        super().work(folder, listener)
+        raise DataError("as if it were killed")
+
+
+def test_a_job_that_is_killed_after_its_work_keeps_its_warnings(tmp_path: Path, cluster: ClusterConfig):
+    for status in ("failed", "done"):
+        result = run_jobs([Killed(name="a", number=1)], JobFolder(tmp_path), Listener(), cluster)["a"]
+        assert result.status == status
+    assert result.warnings == ("the sum is 1",)
+
+
 def test_workers_keep_results_and_warnings(tmp_path: Path, cluster: ClusterConfig):
     first = run_jobs(CHAIN, JobFolder(tmp_path), Collecting(), cluster)
     files = [tmp_path / name / "cell.json" for name in "abc"]

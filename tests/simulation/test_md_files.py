@@ -123,3 +123,12 @@ def test_a_resumed_log_has_one_header(tmp_path: Path):
     again.append_rows([{"step": 2, "x": 1.5, "new": 3.0}])
     again.write()
     assert content(tmp_path, LOG) == "step,x\n0,0.5\n1,\n2,1.5\n"
+
+
+def test_a_full_disk_names_the_file_of_the_run(tmp_path: Path) -> None:
+    files = Output(tmp_path)
+    (tmp_path / LOG).symlink_to("/dev/full")  # a device that is always full
+    files.append(LOG, "step\n")
+    with pytest.raises(OSError, match="No space left on device") as found:
+        files.write()
+    assert found.value.filename == str(tmp_path / LOG)

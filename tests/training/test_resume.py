@@ -88,6 +88,37 @@ def test_resume_after_an_interrupt(tmp_path: Path, unbroken: tuple[torch.Tensor,
     assert torch.equal(case.weights(model), unbroken[0])
 
 
+def test_resume_after_the_last_step_of_an_epoch(tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult]) -> None:
+    """The epoch is closed by the resumed run, with the learning rate of that step."""
+    with pytest.raises(KeyboardInterrupt, match="after step 5 of 15"):
+        case.run(case.potential(dropout=0.1), case.CONFIG, tmp_path, case.Interrupter(at_step=4))
+    result = case.run(case.potential(dropout=0.1), case.CONFIG, tmp_path)
+    rates = [[record.learning_rate for record in one.history] for one in (result, unbroken[1])]
+    assert rates[0] == rates[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_resume_after_the_signals_that_end_jobs_and_sessions(
+    tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult], number: signal.Signals
+) -> None:
+    model, interrupter = case.potential(dropout=0.1), case.Interrupter(at_step=7)
+    interrupter.number = number
+    with pytest.raises(KeyboardInterrupt, match="after step 8 of 15; run the same command to resume"):
+        case.run(model, case.CONFIG, tmp_path, interrupter)
+    case.run(model, case.CONFIG, tmp_path)
+    assert torch.equal(case.weights(model), unbroken[0])
+
+
+def test_a_training_under_nohup_outlives_its_session(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        interrupter = case.Interrupter(at_step=7)
+        interrupter.number = signal.SIGHUP
+        assert case.run(case.potential(), case.CONFIG, tmp_path, interrupter).history[-1].step == 15
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def compiler_with_other_rounding(objective: Objective) -> None:
     def compiled(batch: Batch) -> LossTerms:
         terms = objective._terms(batch)

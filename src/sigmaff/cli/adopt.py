@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sigmaff.cli.options import DataArgument, Force, ModelArgument, Reading, Seed, SetOption, refuse_overwrites
+from sigmaff.cli.options import DataArgument, Force, ModelArgument, Reading, Seed, SetOption, claim_outputs
 from sigmaff.cli.progress import console, progress, say
 
 
@@ -34,7 +34,7 @@ def adopt(
     from sigmaff.models.file import save
     from sigmaff.runs.adopt import adopt as adopt_potential
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     kept = mean if mean != "residual" else None
     values = {"model.head.mean": kept, "seed": seed, "data.split.seed": seed}
     with progress() as terminal:
@@ -65,7 +65,7 @@ def export(
 
     import sigmaff as sf
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     torch.set_num_threads(threads)
     with progress() as terminal:
         made = sf.export(sf.load(model), output, forces_std=not energy_only, force=force, listener=terminal)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Column, Table
 
 import sigmaff as sf
-from sigmaff.cli.options import Device, Force, JsonOption, OodOption, Reading, Seed, refuse_overwrites
+from sigmaff.cli.options import Device, Force, JsonOption, OodOption, Reading, Seed, claim_outputs
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.errors import ConfigError
 from sigmaff.extras import require
@@ -56,7 +56,7 @@ def audit(
     """Measure the six desiderata of a force field with error bars: of models and of ASE calculators."""
     from sigmaff.data import read_structures
 
-    refuse_overwrites([json_output, html, markdown], force)
+    claim_outputs([json_output, html, markdown], force)
     if html is not None:
         require("--html", "jinja2", "matplotlib")
     subjects = _subjects(models or [], calculator or [], device)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import DataArgument, Force, JsonOption, ModelArgument, Reading, refuse_overwrites
+from sigmaff.cli.options import DataArgument, Force, JsonOption, ModelArgument, Reading, claim_outputs
 from sigmaff.cli.progress import console, say
 from sigmaff.files import write_json
 
@@ -18,7 +18,7 @@ def check(context: typer.Context, data: DataArgument, json_output: JsonOption = 
     from sigmaff.cli.tables import findings_table
     from sigmaff.data import check_structures, read_structures
 
-    refuse_overwrites([json_output], force)
+    claim_outputs([json_output], force)
     findings = check_structures(read_structures(Reading(**context.obj).unlabelled(data)))
     if json_output is not None:
         write_json(json_output, [asdict(finding) for finding in findings], force=force)

@@ -17,7 +17,7 @@ from sigmaff.cli.options import (
     OodOption,
     Reading,
     SkipChecks,
-    refuse_overwrites,
+    claim_outputs,
 )
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.cli.stability import MdOption, Picoseconds, Starts, Temperature, stability_table, stability_test
@@ -44,7 +44,7 @@ def evaluate(
     """Compute the errors of a model on labelled structures, and metrics of its σ."""
     from sigmaff.cli.tables import groups_table, metrics_table, ood_table
 
-    refuse_overwrites([json_output], force)
+    claim_outputs([json_output], force)
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
     known, other = reading.labelled(data), None if ood is None else reading.unlabelled(ood)
     with progress() as terminal:
@@ -95,7 +95,7 @@ def report(
     from sigmaff.data import read_structures
     from sigmaff.report import follow_path, model_facts, write_report
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     if beside is not None and path is None:
         raise ConfigError("--beside is a model to compare with along a path: give --path")
     loaded, reading = sf.load(model, device=device), Reading(**context.obj)
@@ -134,7 +134,8 @@ def calibrate(
     skip_checks: SkipChecks = False,
 ) -> None:
     """Calibrate the σ of a model on held-out structures and save the calibration in the model file."""
-    refuse_overwrites([output], force)
+    in_place = model if output is None and model.is_file() else None
+    claim_outputs([output or in_place], force or output is None)
     loaded = sf.load(model, device=device)
     with progress() as terminal:
         structures = Reading(**context.obj).labelled(data)
@@ -169,7 +170,7 @@ def predict(
     from sigmaff.models.prediction import NO_CALIBRATIONS
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     _, per_atom = output_format(output)
     loaded = sf.load(model, device=device)
     structures = read_structures(with_ase_names(Reading(**context.obj).unlabelled(data)))

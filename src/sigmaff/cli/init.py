@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from sigmaff.cli.options import DataArgument, Force, Reading, Seed, SkipChecks, refuse_overwrites
+from sigmaff.cli.options import DataArgument, Force, Reading, Seed, SkipChecks, claim_outputs
 from sigmaff.cli.progress import progress, say
 from sigmaff.config import Settings, json_schema
 from sigmaff.files import atomic_write
@@ -24,7 +24,7 @@ def init(
     """Write a configuration for 'sigmaff train' from the data, with a network that trains in the given time."""
     from sigmaff.runs.plan import plan
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     source = Reading(**context.obj).labelled(data)
     with progress() as terminal:
         made = plan(source, output.with_suffix(""), minutes, seed=seed, listener=terminal, skip_checks=skip_checks)

@@ -16,7 +16,7 @@ from sigmaff.cli.options import (
     Seed,
     SetOption,
     SkipChecks,
-    refuse_overwrites,
+    claim_outputs,
 )
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import read_config, validated
@@ -83,7 +83,7 @@ def select(
     from sigmaff.learning.selection import replaced_method
     from sigmaff.simulation import output_format, predict_structures, write_structures
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     if output_format(output)[1] != "arrays":
         raise SigmaffError(f"{output}: selected structures are written as .extxyz, which keeps σ of every atom")
     window = {"lower": lower, "upper": np.inf if upper is None else upper}

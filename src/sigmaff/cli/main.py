@@ -3,7 +3,12 @@
 ``sigmaff --help`` imports nothing but this: a command is imported when it runs.
 """
 
+import errno
+import signal
+import sys
+from contextlib import ExitStack
 from importlib import import_module
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -49,6 +54,13 @@ PAPER_COMMANDS = {
 """Commands of the second package: the module whose ``app`` each is, and a summary."""
 
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+outputs = ExitStack()
+"""Locks on the files that a command will write, until it ends."""
+
+
 def load_command(name: str) -> Any:
     """Import a command, with its arguments and options."""
     if name in PAPER_COMMANDS:
@@ -82,18 +94,27 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with outputs:
+                return super().invoke(ctx)
         except BrokenPipeError:
             raise
         except (SigmaffError, OSError) as error:
             from rich.text import Text
 
-            message = in_flags(str(error), _flags(ctx))
+            message = in_flags(_in_words(error), _flags(ctx))
             _print(Text.assemble(("error: ", "bold red"), message))
             raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
-            _print(str(interrupt) or "interrupted")
-            raise typer.Exit(130) from None
+            _print(str(interrupt) or "interrupted; run the same command again")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def _in_words(error: Exception) -> str:
+    """The text of an error; of one of the system, the file first."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    remedy = "; make room, and run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error.filename}: {error.strerror}{remedy}"
 
 
 def _flags(context: Any) -> dict[str, str]:
@@ -121,11 +142,21 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the program."""
+    """Run the program. SIGTERM and SIGHUP, where it is not ignored, end it as Ctrl-C does."""
     from sigmaff.allocator import keep_large_blocks
 
-    keep_large_blocks()
-    app()
+    try:
+        keep_large_blocks()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _interrupt)
+        app()
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        sys.exit(INTERRUPTED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _print_version(wanted: bool) -> None:

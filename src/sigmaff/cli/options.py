@@ -12,8 +12,9 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
+from sigmaff.cli.main import outputs
 from sigmaff.config import Settings, validated
-from sigmaff.files import refuse_overwrite
+from sigmaff.files import output_lock, refuse_overwrite
 
 if TYPE_CHECKING:
     from sigmaff.data import DataSource
@@ -109,11 +110,12 @@ def _option_type(annotation: Any) -> Any:
     return kind | None if type(None) in get_args(annotation) else kind
 
 
-def refuse_overwrites(paths: Collection[Path | None], force: bool) -> None:
-    """Raise an error before the work if an output file exists already."""
+def claim_outputs(paths: Collection[Path | None], force: bool) -> None:
+    """Raise an error before the work if an output file exists already, or if another command is about to write it."""
     for path in paths:
         if path is not None:
             refuse_overwrite(path, force)
+            outputs.enter_context(output_lock(path))
 
 
 OWN_UNIT = "default: the unit that the data files or their format state"

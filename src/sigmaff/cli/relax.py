@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import Device, Force, ModelArgument, refuse_overwrites
+from sigmaff.cli.options import Device, Force, ModelArgument, claim_outputs
 from sigmaff.cli.progress import progress, say
 from sigmaff.config import validated
 
@@ -36,7 +36,7 @@ def relax(
 
     given: dict[str, Any] = context.obj
     config = validated(relax_options(), given, "relax")
-    refuse_overwrites([output, trajectory], force)
+    claim_outputs([output, trajectory], force)
     _, per_atom = output_format(output)
     steps: list[Atoms] | None = None if trajectory is None else []
     loaded = sf.load(model, device=device)

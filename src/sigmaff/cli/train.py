@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigFile, Force, SetOption, SkipChecks, refuse_overwrites
+from sigmaff.cli.options import ConfigFile, Force, SetOption, SkipChecks, claim_outputs
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import print_defaults as defaults_text
 from sigmaff.config import read_config
@@ -90,16 +90,13 @@ def compare(
 ) -> None:
     """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
     from sigmaff.cli.tables import comparison_tables
-    from sigmaff.runs.compare import write_comparison
+    from sigmaff.runs.compare import compare_and_write
     from sigmaff.runs.config import RunConfig
 
     require("a comparison", "jinja2", "matplotlib")
     settings = read_config(RunConfig, config, set_ or [], {"output": output})
     with progress() as terminal:
-        results = sf.compare(settings, methods or ["all"], listener=terminal, force=force, skip_checks=skip_checks)
-    if all(result.failed is not None for result in results):
-        raise SigmaffError(f"{settings.output}: no method has a result, so no comparison is written; see above why")
-    paths = write_comparison(settings.output, results)
+        results, paths = compare_and_write(settings, methods or ["all"], terminal, force=force, skip_checks=skip_checks)
     for table in comparison_tables(results, console.width):
         console.print(table)
     say("\n".join(f"{path}" for path in paths))
@@ -115,7 +112,7 @@ def ensemble(
     from sigmaff.models.file import load_potential
     from sigmaff.models.record import MemberRecord, RunRecord
 
-    refuse_overwrites([output], force)
+    claim_outputs([output], force)
     joined = Ensemble([load_potential(model) for model in models])
     joined.record = RunRecord(members=[MemberRecord(file=str(model)) for model in models])
     sf.save(joined, output, force=force)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from sigmaff.data.structures import LabelledStructures
-from sigmaff.files import digest, folder_lock, write_json
+from sigmaff.files import digest, folder_lock, naming, write_json
 from sigmaff.graph import AtomicGraph
 
 ARRAYS = "arrays.json"
@@ -88,7 +88,8 @@ def store_graphs(
             for left in (folder, *root.glob(f"{BUILDING}*")):  # of a process that was killed
                 shutil.rmtree(left, ignore_errors=True)
             temporary = Path(tempfile.mkdtemp(dir=root, prefix=BUILDING))
-            _write(temporary, structures, graphs, dtype)
+            with naming(root):
+                _write(temporary, structures, graphs, dtype)
             temporary.replace(folder)
     return StoredGraphs(folder)
 

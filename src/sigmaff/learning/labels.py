@@ -7,7 +7,7 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.data.labelling import EngineConfig, label
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.learning.directory import Context, Round, read_frames, write_frames
 from sigmaff.learning.records import FreshErrors, SetAside, read_file, write_file
 from sigmaff.simulation import bare_copy
@@ -25,6 +25,8 @@ def label_round(context: Context, round_: Round, structures: Sequence[Atoms]) ->
         outcomes = run_tasks(work, pieces, context.workers(), time_limit=engine.time_limit)
         for done, outcome in enumerate(outcomes, len(structures) - len(pending) + 1):
             index = pending[outcome.index]
+            if outcome.value is not None:
+                raise SigmaffError(outcome.value)
             if outcome.error is not None:
                 write_file(round_.errors(index), [*attempts(round_, index), outcome.error], force=True)
             elif not round_.label(index).exists():
@@ -34,10 +36,19 @@ def label_round(context: Context, round_: Round, structures: Sequence[Atoms]) ->
             context.listener.advance(done, len(structures))
 
 
-def label_and_keep(round_: Round, engine: EngineConfig, piece: tuple[int, Atoms]) -> None:
-    """Compute a label on a worker and write it to disk there, so that it survives if the parent process dies."""
+def label_and_keep(round_: Round, engine: EngineConfig, piece: tuple[int, Atoms]) -> str | None:
+    """Compute a label on a worker and write it to disk there, so that it survives if the parent process dies.
+
+    Returns a message if it cannot be written: that is no failure of the engine, and ends the campaign for now.
+    """
     index, atoms = piece
-    keep_label(round_, index, label(atoms, engine))
+    labelled = label(atoms, engine)
+    try:
+        keep_label(round_, index, labelled)
+    except (OSError, SigmaffError) as error:
+        what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        return f"a label cannot be written: {what}; mend this, and run the same command again"
+    return None
 
 
 def keep_label(round_: Round, index: int, labelled: Atoms) -> None:

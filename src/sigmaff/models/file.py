@@ -11,13 +11,11 @@ import torch
 from ase.data import chemical_symbols
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sigmaff.backbones import Host, HostConfig, build_host
 from sigmaff.data import DatasetStatistics
 from sigmaff.errors import ConfigError, DataError, ModelFileError
-from sigmaff.files import atomic_write
 from sigmaff.heads import HEADS, LLPRConfig, LNKConfig
 from sigmaff.heads.base import SampledHeadSettings
 from sigmaff.heads.lnk.head import KERNELS
@@ -29,6 +27,7 @@ from sigmaff.models.potential import Potential, PotentialConfig
 from sigmaff.models.prediction import Calibration, Calibrations, EnergyForceStd
 from sigmaff.models.record import RunRecord
 from sigmaff.models.std_range import StdRange
+from sigmaff.models.tensors import write_tensors
 
 FORMAT_VERSION = 6
 """6: a digest, and every setting named; a new setting needs a new version, and its value in older ones a line in
@@ -174,8 +173,7 @@ def save(model: Model, path: Path | str, *, force: bool = False) -> None:
         for number, potential in enumerate(potentials)
         for name, value in potential.state_dict().items()
     }
-    with atomic_write(Path(path), force=force) as temporary:
-        save_file(tensors, temporary, metadata={METADATA_KEY: sealed(header.model_dump_json(), tensors)})
+    write_tensors(Path(path), tensors, {METADATA_KEY: sealed(header.model_dump_json(), tensors)}, force=force)
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu", trust: bool = False) -> Model:

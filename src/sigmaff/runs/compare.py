@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sigmaff.backbones import AdoptConfig
 from sigmaff.data import LabelledStructures
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.evaluation.datasets import dataset_for
 from sigmaff.files import atomic_write, folder_lock, write_json
 from sigmaff.models import Model
@@ -54,6 +54,25 @@ def compare(
         force: train the named methods again.
         skip_checks: do not check the structures first.
     """
+    with folder_lock(config.output, wait=False):
+        return _compare(config, names, listener, force=force, skip_checks=skip_checks)
+
+
+def compare_and_write(
+    config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool = False, skip_checks: bool = False
+) -> tuple[list[MethodResult], list[Path]]:
+    """The same, and the paths of its tables in ``config.output``. Raise ``SigmaffError`` if no method has a result."""
+    with folder_lock(config.output, wait=False):
+        results = _compare(config, names, listener, force=force, skip_checks=skip_checks)
+        if all(result.failed is not None for result in results):
+            raise SigmaffError(f"{config.output}: no method has a result, so no comparison is written; see above why")
+        return results, write_comparison(config.output, results)
+
+
+def _compare(
+    config: RunConfig, names: Iterable[str], listener: Listener, *, force: bool, skip_checks: bool
+) -> list[MethodResult]:
+    """By the one process that is at work in the folder."""
     chosen = _in_order(set(names))
     config = settled(config)
     reasons = _left_out(config, chosen, listener)
@@ -61,8 +80,7 @@ def compare(
     structures = load_data(config, listener, skip_checks=skip_checks).validation.structures
     jobs = method_jobs(methods_of(config), made, lambda method: method.settings(config), force=made if force else ())
     folder = JobFolder(config.output)
-    with folder_lock(config.output, wait=False):
-        results = run_jobs(jobs, folder, listener)
+    results = run_jobs(jobs, folder, listener)
     models = {name: load(folder.model(name)) for name in made if results[name].status == "done"}
     listener.stage("timing")
     timed = structures.subset(range(min(TIMED_STRUCTURES, len(structures))))

@@ -189,6 +189,21 @@ def _run_on_workers(folder: JobFolder, listener: Listener, client: "Client", job
         listener.advance(n_done, len(jobs))
 
 
+class _Kept(Collecting):
+    """Keeps each warning in a file: a job that resumes after a kill does not repeat those of what is done."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        if file.exists():
+            self.texts = json.loads(file.read_text(encoding="utf-8"))
+
+    def warn(self, text: str) -> None:
+        if text not in self.texts:
+            super().warn(text)
+            write_json(self.file, self.texts, force=True)
+
+
 def _run_and_keep(folder: JobFolder, job: Job) -> JobResult:
     """Run one job in a process of its own, on one thread."""
     keep_large_blocks()
@@ -196,7 +211,7 @@ def _run_and_keep(folder: JobFolder, job: Job) -> JobResult:
     with folder_lock(folder.directory(job.name)):
         if (kept := folder.result(job)) is not None:
             return kept
-        listener = Collecting()
+        listener = _Kept(folder.directory(job.name) / "warnings.json")
         result = replace(_finished(job, folder, listener), warnings=tuple(listener.texts))
         folder.keep(job, result)
         return result

@@ -15,7 +15,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import Evaluation, Summary, evaluate, group_summaries, summarize
 from sigmaff.evaluation.calibration import MIN_CONFORMAL, MIN_STRUCTURES
 from sigmaff.evaluation.datasets import calibrate, foreign_dataset
-from sigmaff.files import folder_lock, refuse_overwrite, write_json
+from sigmaff.files import folder_lock, refuse_overwrite, remove_traces, write_json
 from sigmaff.models import Model, Potential
 from sigmaff.models.adopt import network_alone
 from sigmaff.models.file import save
@@ -78,6 +78,7 @@ def run(
     config = config if force else settled(config)
     if model_path.exists() and not force:
         if not only_raises_limits(config, model_path):
+            remove_traces(config.output)
             return _finished(config, model_path)
         config, force = as_begun(config, model_path), True  # stages that began alike go on, all others begin anew
         listener.tell(

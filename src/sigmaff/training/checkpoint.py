@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
 from sigmaff.config import with_unnamed
 from sigmaff.data import DatasetStatistics, GraphDataset
 from sigmaff.errors import ModelFileError
-from sigmaff.files import atomic_write, digest, flatten
+from sigmaff.files import digest, flatten
 from sigmaff.heads.base import FORMER_DEFAULTS, UNTRAINED
 from sigmaff.models import Potential
+from sigmaff.models.tensors import write_tensors
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import TrainingState
 
@@ -34,10 +34,8 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
 def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identity: Mapping[str, Any]) -> None:
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in _flat(tensors).items()}
     numbers = {"version": VERSION, "state": state.model_dump(mode="json"), "identity": identity}
-    with atomic_write(path, force=True) as temporary:
-        save_file(flat, temporary, metadata={"sigmaff_checkpoint": json.dumps(numbers)})
+    write_tensors(path, _flat(tensors), {"sigmaff_checkpoint": json.dumps(numbers)}, force=True)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingState, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Stop a training cleanly: the loop ends between two steps after the first Ctrl-C or SIGTERM."""
+"""Stop a training cleanly: the loop ends between two steps after the first Ctrl-C, SIGTERM or SIGHUP."""
 
 import signal
 import threading
@@ -23,7 +23,9 @@ def stop_signal() -> Iterator[threading.Event]:
             signal.signal(*previous.popitem())
 
     if threading.current_thread() is threading.main_thread():
-        previous.update({number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)})
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as of SIGHUP under nohup
+                previous[number] = signal.signal(number, receive)
     try:
         yield stop
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from sigmaff.files import atomic_write, flatten, write_json
+from sigmaff.files import atomic_write, flatten, naming, write_json
 from sigmaff.training.config import TrainingConfig
 from sigmaff.training.state import EpochRecord
 
@@ -43,7 +43,7 @@ class MetricsLog:
 
     def write(self, record: EpochRecord) -> None:
         row = asdict(record)
-        with self.path.open("a", newline="") as file:
+        with naming(self.path), self.path.open("a", newline="") as file:
             csv.DictWriter(file, COLUMNS).writerow(row)
         values = {name: value for name, value in row.items() if name != "step" and value is not None}
         for logger in self.loggers:

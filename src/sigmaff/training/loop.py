@@ -257,13 +257,16 @@ class Training:
         assert norm is not None
         value, size = torch.stack([loss.detach(), norm]).tolist()  # the one wait for a device
         self._check_finite(value, size, indices)
-        factor = self.config.schedule.factor(self.state.step, self.total_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = factor * group["top_lr"]
+            group["lr"] = self._rate(group["top_lr"], self.state.step)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update(self.state.step)
         return value
+
+    def _rate(self, top: float, step: int) -> float:
+        """The learning rate of a step. A resumed run may close an epoch before its first step."""
+        return self.config.schedule.factor(step, self.total_steps) * top
 
     def _check_finite(self, loss: float, gradient_norm: float, indices: Tensor) -> None:
         if math.isfinite(loss) and math.isfinite(gradient_norm):
@@ -291,7 +294,7 @@ class Training:
         return EpochRecord(
             epoch=number,
             step=state.step,
-            learning_rate=self.optimizer.param_groups[0]["lr"],
+            learning_rate=self._rate(self.optimizer.param_groups[0]["top_lr"], state.step - 1),
             train_loss=train_loss,
             validation_loss=loss,
             energy_mae=energy_mae,

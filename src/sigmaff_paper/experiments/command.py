@@ -11,6 +11,7 @@ from rich.text import Text
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.errors import SigmaffError
 from sigmaff.extras import require
+from sigmaff.files import folder_lock
 
 if TYPE_CHECKING:
     from sigmaff.runs.jobs import Results
@@ -83,9 +84,11 @@ def reproduce(
     if dry_run:
         _print_plan(planned, workers)
         return
-    with progress() as terminal:
-        report, results = run_plan(planned, ClusterConfig(n_workers=workers, scheduler=scheduler), terminal)
-    _print_result(planned, report, results, write_report(planned, report, results))
+    with folder_lock(planned.directory, wait=False):  # other experiments in this folder wait for its cells
+        with progress() as terminal:
+            report, results = run_plan(planned, ClusterConfig(n_workers=workers, scheduler=scheduler), terminal)
+        paths = write_report(planned, report, results)
+    _print_result(planned, report, results, paths)
     if len(without_result(results)) == len(results):
         raise SigmaffError(f"{name}: no job has a result")
 

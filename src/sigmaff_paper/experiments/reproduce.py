@@ -50,6 +50,11 @@ class Plan:
         return EXPERIMENTS[self.name]
 
     @property
+    def directory(self) -> Path:
+        """Of the files of this experiment."""
+        return self.output / self.name
+
+    @property
     def folder(self) -> JobFolder:
         return JobFolder(self.output / "cells")
 

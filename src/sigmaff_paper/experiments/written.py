@@ -13,8 +13,8 @@ from sigmaff_paper.experiments.reproduce import Plan, PlannedCell, without_resul
 
 
 def write_report(plan: Plan, report: Report, results: Results) -> list[Path]:
-    """Write all files to ``plan.output / plan.name``; replace existing ones."""
-    directory = plan.output / plan.name
+    """Write all files to ``plan.directory``; replace existing ones."""
+    directory = plan.directory
     for title, figure in report.figures.items():
         with atomic_write(directory / f"{title}.png", force=True) as temporary:
             figures.png(figure, temporary)

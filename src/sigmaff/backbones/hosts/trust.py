@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from sigmaff.errors import ConfigError
-from sigmaff.files import file_digest
+from sigmaff.files import file_digest, naming
 
 
 def trusted_list() -> Path:
@@ -31,6 +31,6 @@ def trust_file(path: Path) -> str:
     sha256, known = file_digest(path), trusted_list()
     if not is_trusted(sha256):
         known.parent.mkdir(parents=True, exist_ok=True)
-        with known.open("a", encoding="utf-8") as file:
+        with naming(known), known.open("a", encoding="utf-8") as file:
             file.write(f"{sha256}  {path.resolve()}\n")
     return sha256

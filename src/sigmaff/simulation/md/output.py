@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 
 from sigmaff.errors import DataError
+from sigmaff.files import naming
 
 LOG, CROSSINGS, BROKEN = "log.csv", "crossings.extxyz", "broken.extxyz"
 PATIENCE = 1.0
@@ -99,7 +100,7 @@ class Output:
         self._last = monotonic()
         for name, data in self._waiting.items():
             if data:
-                with (self.directory / name).open("ab") as file:
+                with naming(self.directory / name), (self.directory / name).open("ab") as file:
                     file.write(data)
                 self._written[name] = self._written.get(name, 0) + len(data)
                 self._unsafe.add(name)
@@ -109,5 +110,5 @@ class Output:
 def make_safe(paths: Iterable[Path]) -> None:
     """Return when a power cut cannot take what was written to these files."""
     for path in paths:
-        with path.open("rb") as file:
+        with naming(path), path.open("rb") as file:
             os.fsync(file.fileno())

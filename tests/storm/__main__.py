@@ -1,0 +1,97 @@
+"""``python -m storm``: strike every long command, and tell what was lost."""
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+from typer.testing import CliRunner
+
+from sigmaff.cli.main import app
+from storm.commands import COMMANDS, make_folder, make_small
+from storm.here import without_dask
+from storm.storms import KINDS, Outcome, Storms
+
+SHARES = {"kills": 1.0, "full": 1.0, "signals": 0.1, "rivals": 1.0, "small_disks": 1.0}
+"""Of what can be struck."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m storm", description=__doc__)
+    parser.add_argument("--commands", nargs="+", default=list(COMMANDS), choices=list(COMMANDS))
+    for kind, share in SHARES.items():
+        parser.add_argument(
+            f"--{kind.replace('_', '-')}", type=float, default=share, help=f"share of {kind}, drawn at random; 1: all"
+        )
+    parser.add_argument("--count", type=int, default=10, help="storms at random times, of each command")
+    parser.add_argument("--seed", type=int, default=0, help="of all that is drawn")
+    parser.add_argument("--dask", action="store_true", help="with real workers; else they are in the same process")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    figures: dict[str, dict[str, Any]] = {}
+    with TemporaryDirectory() as folder:
+        _prepare(Path(folder), options)
+        for name in options.commands:
+            figures[name] = _struck(name, Path(folder), options)
+            if options.json is not None:
+                options.json.write_text(json.dumps(figures, indent=1))
+    return 1 if any(found["broken"] for found in figures.values()) else 0
+
+
+def _struck(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """All storms of a command."""
+    storms = Storms(name, COMMANDS[name], folder / "template", folder / "work")
+    found: dict[str, Any] = {"operations": dict(Counter(storms.unbroken.kinds)), "broken": []}
+    for kind in KINDS:
+        rng = np.random.default_rng([options.seed, crc32(name.encode()), crc32(kind.encode())])
+        if (share := getattr(options, kind)) > 0:
+            found[kind] = _counted(f"{name}, {kind}", KINDS[kind](storms, share, rng), found["broken"])
+    rng = np.random.default_rng([options.seed, crc32(name.encode())])
+    found["random"] = _counted(f"{name}, random", storms.random(options.count, rng), found["broken"])
+    return found
+
+
+def _counted(title: str, outcomes: Iterable[Outcome], broken: list[str]) -> dict[str, int]:
+    """How many trials there were, how many struck, and how many broke something."""
+    began, counts = time.monotonic(), Counter(trials=0, struck=0, broken=0)
+    for outcome in outcomes:
+        counts.update(trials=1, struck=int(outcome.struck), broken=int(outcome.broken is not None))
+        if outcome.broken is not None:
+            broken.append(outcome.broken)
+            print(outcome.broken, file=sys.stderr, flush=True)
+    print(f"{title}: {dict(counts)}, {time.monotonic() - began:.0f} s", flush=True)
+    return dict(counts)
+
+
+def _prepare(folder: Path, options: argparse.Namespace) -> None:
+    """Import what commands need, and make what they share, before this process is copied."""
+    torch.set_num_threads(1)
+    make_small()
+    if not options.dask:
+        without_dask()
+    make_folder(folder / "template")
+    shutil.copytree(folder / "template", folder / "warm")
+    place = Path.cwd()
+    os.chdir(folder / "warm")
+    for name in options.commands:
+        if not (options.dask and COMMANDS[name].with_dask):
+            CliRunner().invoke(app, list(COMMANDS[name].arguments))
+    os.chdir(place)
+    gc.collect()
+    gc.freeze()
+
+
+sys.exit(main())

@@ -1,0 +1,133 @@
+"""The long commands, each so small that it takes a second, and the folder that it runs in."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import yaml
+from ase.build import molecule
+from matplotlib.figure import Figure
+
+import toy_host  # noqa: F401 - makes the adapter known
+from campaign_case import SETTINGS
+from cli_case import TINY, ether_frames, morse_frames
+from sigmaff.backbones import SchNetConfig
+from sigmaff.evaluation import paired
+from sigmaff.runs import compare
+from sigmaff_paper.experiments import settings
+from sigmaff_paper.tables.hyperparameters import Sizes
+from storm.trial import run
+
+MODEL, STARTS = "model.sigmaff", "start.extxyz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line.
+
+    Arguments:
+        forced: whether it takes ``--force`` to go on where its file exists: it ends with a file, not with a folder.
+        with_dask: whether it starts workers.
+    """
+
+    arguments: tuple[str, ...]
+    forced: bool = False
+    with_dask: bool = False
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(arguments=("train", "run.yaml")),
+    "train-ensemble": Command(arguments=("train", "ensemble.yaml")),
+    "calibrate": Command(arguments=("calibrate", MODEL, "held_out.extxyz")),
+    "adopt": Command(arguments=("adopt", "toy:a", "held_out.extxyz", "-o", "adopted.sigmaff", "--trust"), forced=True),
+    "compare": Command(arguments=("compare", "run.yaml", "--methods", "fixed_lnk")),
+    "md": Command(
+        arguments=(
+            *("md", MODEL, STARTS, "--steps", "12", "--every", "3", "--check-every", "2", "--checkpoint-every", "4"),
+            *("--stop-above", "0.5", "--on-crossing", "rollback", "--rollback", "4", "--stop-above-energy", "off"),
+            *("--stop-above-atom", "off", "--max-rollbacks", "2"),
+        )
+    ),
+    "relax": Command(
+        arguments=("relax", MODEL, STARTS, "relaxed.extxyz", "--steps", "4", "--trajectory", "path.extxyz"),
+        forced=True,
+    ),
+    "guard": Command(
+        arguments=(
+            *("guard", MODEL, "water.extxyz", "--pilots", "5", "--steps", "6", "--check-every", "3"),
+            *("--error-above", "100", "--risk", "0.5", "--workers", "1"),
+        ),
+        with_dask=True,
+    ),
+    "learn": Command(arguments=("learn", "campaign.yaml"), with_dask=True),
+    "generate": Command(
+        arguments=(
+            *("generate", "qm7x-like", "-o", "generated", "--smiles", "molecules.smi", "--conformers", "1"),
+            *("--displaced", "1", "--workers", "1"),
+        ),
+        with_dask=True,
+    ),
+    "reproduce": Command(
+        arguments=(
+            *("reproduce", "dropout-rate", "--data", ".", "--output", "paper", "--workers", "1", "--device", "cpu"),
+            *("--only", "method=mcd-1"),
+        ),
+        with_dask=True,
+    ),
+}
+
+
+def make_folder(folder: Path) -> None:
+    """Data, configurations and a model, as a user has them."""
+    folder.mkdir()
+    ase.io.write(folder / "data.extxyz", morse_frames(36, seed=1))
+    ase.io.write(folder / "held_out.extxyz", morse_frames(24, seed=6))
+    ase.io.write(folder / STARTS, morse_frames(2, seed=7))
+    ase.io.write(folder / "water.extxyz", molecule("H2O"))
+    split = {"source": "data.extxyz", "split": {"n_train": 20, "n_validation": 12}}
+    settings_ = TINY | {"data": split, "training": TINY["training"] | {"max_epochs": 2}}
+    alone = settings_["model"] | {"head": {"name": "deterministic"}}
+    for name, content in (("run", settings_), ("ensemble", settings_ | {"model": alone, "ensemble": {"size": 2}})):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    (folder / "campaign.yaml").write_text(yaml.safe_dump(_campaign()))
+    (folder / "molecules.smi").write_text("O\nC\n")
+    (folder / "qm7x-like").mkdir()
+    ase.io.write(folder / "qm7x-like" / "equilibrium.extxyz", morse_frames(60, seed=1))
+    ase.io.write(folder / "qm7x-like" / "nonequilibrium.extxyz", ether_frames(12))
+    made = run(("train", "run.yaml", "--output", "made"), folder)
+    assert made.code == 0, made.text
+    shutil.move(folder / "made" / MODEL, folder / MODEL)
+    shutil.rmtree(folder / "made")
+
+
+def _campaign() -> dict[str, Any]:
+    return SETTINGS | {
+        "start": SETTINGS["start"] | {"n_labels": 8},
+        "select": {"n": 2},
+        "engine": {"calculator": "gfn2-xtb"},
+        "cluster": {"n_workers": 1},
+        "explore": SETTINGS["explore"] | {"temperature": [300.0], "steps": 8},
+        "training": SETTINGS["training"] | {"max_epochs": 2},
+        "stop": {"max_rounds": 1},
+        "output": "campaign",
+    }
+
+
+def make_small() -> None:
+    """What takes long and writes nothing is shortened in this process: experiments, timing, figures."""
+    compare.ROUNDS, paired.N_RESAMPLES = 1, 10
+    Figure.savefig = _drawn  # type: ignore[method-assign]
+    network = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
+    settings.BACKBONES["quick"]["schnet"] = network
+    settings.SIZES["quick"]["qm7x"] = Sizes(batch_size=10, n_train=30, n_validation=14, n_test=12, n_ood=6)
+    settings.QUICK["qm7x"] = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2, n_inducing=10)
+
+
+def _drawn(figure: Figure, file: Any, **_: Any) -> None:
+    """An empty picture in place of a figure."""
+    if isinstance(file, Path):
+        file.write_bytes(b"\x89PNG IEND")
+    else:
+        file.write("<svg></svg>")

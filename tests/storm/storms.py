@@ -1,0 +1,219 @@
+"""The storms: what strikes a command, and what must hold afterwards."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+from sigmaff.files import TEMPORARY
+from storm.commands import Command
+from storm.layer import GROWS, Blow, What
+from storm.results import contents, differences
+from storm.trial import Ended, Running, clear, run
+
+INTERRUPTED = 130
+SIGNALS: tuple[What, ...] = ("SIGINT", "SIGTERM", "SIGHUP", "twice")
+RIVAL = "at work"
+"""In the line that refuses the second of two commands."""
+PAGE, PARTS = 4096, (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Bytes; the room on a small disk, of what the command needs."""
+FINISHED = ("this run is finished", "exists already")
+"""What the second is told if the first has done all but to let go of its lock."""
+MOST_KILLS = 6
+"""Of one storm of kills at random times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One trial: what was done, whether it struck at all, and what it broke."""
+
+    trial: str
+    struck: bool = True
+    broken: str | None = None
+
+
+class Storms:
+    """Trials of one command, each in a new copy of a folder."""
+
+    def __init__(self, name: str, command: Command, template: Path, work: Path) -> None:
+        self.name, self.command, self.template, self.work = name, command, template, work
+
+    @cached_property
+    def unbroken(self) -> Ended:
+        """The command without a storm; ``expected`` is what it leaves."""
+        self._anew()
+        began = time.monotonic()
+        ended = run(self.command.arguments, self.work)
+        self.seconds = time.monotonic() - began
+        if ended.code or ended.has_traceback:
+            raise RuntimeError(f"{self.name} does not even run in calm weather: {ended.text}")
+        self.expected, self.n_pages = contents(self.work), _n_pages(self.work)
+        return ended
+
+    def kills(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+        """Before every file operation, in the middle of every write, and after the last operation."""
+        kinds = self.unbroken.kinds
+        blows = [Blow(what="kill", at=number) for number in range(1, len(kinds) + 1)]
+        blows += [Blow(what="half", at=number) for number, kind in enumerate(kinds, 1) if kind == "write"]
+        for blow in _drawn(blows, share, rng):
+            self._anew()
+            struck = run(self.command.arguments, self.work, blow).code == -signal.SIGKILL
+            yield self._outcome(f"{blow.what} at {blow.at}", struck=struck, broken=self._resumed())
+
+    def full(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+        """A disk that is full from each operation on that takes room, and one that was so for a moment."""
+        numbers = [number for number, kind in enumerate(self.unbroken.kinds, 1) if kind in GROWS]
+        blows = [Blow(what="full", at=number) for number in numbers]
+        for blow in _drawn(blows, share, rng):
+            self._anew()
+            ended = run(self.command.arguments, self.work, blow)
+            broken = None if ended.code == 0 else _badly_told(ended) or self._left() or None
+            yield self._outcome(f"full from {blow.at}", struck=ended.code != 0, broken=broken or self._resumed())
+
+    def signals(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+        """Signals at every operation: Ctrl-C once and twice, and those that end a session or a job."""
+        blows = [Blow(what=what, at=number) for number in range(1, len(self.unbroken.kinds) + 1) for what in SIGNALS]
+        for blow in _drawn(blows, share, rng):
+            self._anew()
+            ended = run(self.command.arguments, self.work, blow)
+            yield self._outcome(f"{blow.what} at {blow.at}", struck=ended.code != 0, broken=self._ended_well(ended))
+
+    def random(self, count: int, rng: np.random.Generator) -> Iterator[Outcome]:
+        """Kills and signals at random times, again and again, until the command ends."""
+        names = ("SIGKILL", "SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
+        _ = self.unbroken
+        for _ in range(count):
+            self._anew()
+            sent: list[str] = []
+            broken = None
+            while broken is None and len(sent) < MOST_KILLS:
+                number = signal.Signals[names[rng.integers(len(names))]]
+                running = Running(self.command.arguments, self.work)
+                if not running.strike(number, rng.uniform(0.0, 0.7 * self.seconds)):
+                    running.end()
+                    break
+                sent.append(number.name)
+                ended = running.end()
+                broken = None if number == signal.SIGKILL else self._ended_well(ended, resume=False)
+            yield self._outcome(", ".join(sent) or "none", struck=bool(sent), broken=broken or self._resumed())
+
+    def rivals(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+        """A second command while the first is at work: it is refused, and the first ends as if alone."""
+        n = len(self.unbroken.kinds)
+        for blow in _drawn([Blow(what="wait", at=number) for number in sorted({min(n, 3), n // 2 + 1, n})], share, rng):
+            number = blow.at
+            self._anew()
+            first = Running(self.command.arguments, self.work, blow, "first")
+            if not first.is_waiting():
+                first.end()
+                yield Outcome(trial=f"rival at {number}", struck=False)
+                continue
+            second = run(self.command.arguments, self.work)
+            refused = second.code == 1 and RIVAL in (second.error or "") and not second.has_traceback
+            refused = refused or (number == n and any(words in second.text for words in FINISHED))
+            first.go_on()
+            ended = first.end()
+            broken = None if refused else f"the second was not refused: {second.code} {second.text[-300:]}"
+            broken = broken or (None if ended.code == 0 else f"the first failed: {ended.text[-300:]}")
+            yield self._outcome(f"rival at {number}", broken=broken or self._other())
+
+    def small_disks(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+        """A real file system that is too small, and then larger. Only where one may mount it."""
+        ended = self.unbroken
+        before, needed = _n_pages(self.template), self.n_pages - _n_pages(self.template)
+        for part in PARTS[: round(share * len(PARTS))]:
+            shutil.rmtree(self.work, ignore_errors=True)
+            with small_disk(self.work, before + int(part * needed)) as grow:
+                if grow is None:
+                    return
+                shutil.copytree(self.template, self.work, dirs_exist_ok=True)
+                ended = run(self.command.arguments, self.work)
+                grow()
+                broken = None if ended.code == 0 else _badly_told(ended) or self._left()
+                trial = f"room for {part:.0%}"
+                yield self._outcome(trial, struck=ended.code != 0, broken=broken or self._resumed())
+
+    def _anew(self) -> None:
+        clear()
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(self.template, self.work)
+
+    def _outcome(self, trial: str, *, struck: bool = True, broken: str | None) -> Outcome:
+        return Outcome(trial=trial, struck=struck, broken=None if broken is None else f"{self.name}, {trial}: {broken}")
+
+    def _ended_well(self, ended: Ended, *, resume: bool = True) -> str | None:
+        """Of a command that got a signal: it ends as told, or is done."""
+        is_unborn = ended.code in (-signal.SIGTERM, -signal.SIGHUP) and not ended.text
+        if (ended.code not in (0, INTERRUPTED) and not is_unborn) or ended.has_traceback:
+            return f"ended with {ended.code}: {ended.text[-1500:]}"
+        return self._resumed() if resume else None
+
+    def _resumed(self) -> str | None:
+        """What is wrong after the same command has run again."""
+        ended = run(self.command.arguments, self.work)
+        if self.command.forced and ended.code == 1 and "exists already" in ended.text:
+            ended = run((*self.command.arguments, "--force"), self.work)
+        if ended.code or ended.has_traceback:
+            return f"the same command ends with {ended.code}: {ended.text[-1500:]}"
+        return self._other()
+
+    def _other(self) -> str | None:
+        return "; ".join(differences(contents(self.work), self.expected)) or None
+
+    def _left(self) -> str | None:
+        """Temporary files that a command left which was not killed."""
+        left = [path.name for path in self.work.rglob(".sigmaff-*") if "lock" not in path.name]
+        return f"left {', '.join(left)}" if left else None
+
+
+def _drawn(blows: Sequence[Blow], share: float, rng: np.random.Generator) -> list[Blow]:
+    """This share of the blows, at random and in order; all if it is 1."""
+    chosen = rng.permutation(len(blows))[: max(1, round(share * len(blows)))]
+    return [blows[index] for index in np.sort(chosen)]
+
+
+def _badly_told(ended: Ended) -> str | None:
+    """What is wrong with the message of a full disk: one line that names a file."""
+    named = re.search(r"([\w./-]+): No space left on device", ended.error or "")
+    is_known = named is not None and not TEMPORARY.fullmatch(Path(named[1]).name)
+    if ended.code == 1 and is_known and not ended.has_traceback:
+        return None
+    return f"a full disk is told badly: {ended.code}: {ended.text[-1500:]}"
+
+
+def _n_pages(folder: Path) -> int:
+    """Of memory, that the files of a folder take on a file system in memory."""
+    return sum(ceil(path.stat().st_size / PAGE) for path in folder.rglob("*") if path.is_file())
+
+
+@contextmanager
+def small_disk(place: Path, n_pages: int) -> Iterator[Callable[[], None] | None]:
+    """A file system of this size, and a function that makes it larger; ``None`` where nobody may mount one."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={n_pages * PAGE}", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, check=False, capture_output=True).returncode:
+        yield None
+        return
+    try:
+        yield lambda: subprocess.run(["mount", "-o", "remount,size=256m", str(place)], check=True) and None
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+KINDS: dict[str, Callable[..., Iterator[Outcome]]] = {
+    "kills": Storms.kills,
+    "full": Storms.full,
+    "signals": Storms.signals,
+    "rivals": Storms.rivals,
+    "small_disks": Storms.small_disks,
+}
