@@ -17,6 +17,7 @@ from campaign_case import SETTINGS
 from cli_case import Workspace, succeed, write_config, write_files
 from listeners import Remembering
 from sigmaff import api
+from sigmaff.backbones.hosts.trust import trust_file
 from sigmaff.data import read_structures
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.progress import Collecting
@@ -35,6 +36,8 @@ def folder(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shutil.copy(workspace.model, tmp_path / "model.sigmaff")
     write_config(tmp_path / "run.yaml", ("training.max_epochs", 2))
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(campaign()))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    trust_file(tmp_path / "campaign.yaml")  # its engine is a program
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

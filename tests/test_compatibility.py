@@ -243,11 +243,15 @@ def test_dynamics_resume(copied: Path):
 
 
 @pytest.mark.parametrize("folder", kept("campaign"))
-def test_a_campaign_resumes(copied: Path, scheduler: str):
-    """No label or model that is there is made again, and those that lack come out as they would have."""
+def test_a_campaign_resumes(copied: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch):
+    """No label or model that is there is made again, and those that lack come out as they would have.
+
+    Its engine is a program that its file names: since then the user has to say once that the file is trusted.
+    """
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(copied / "settings"))
     rounds = copied / "campaign" / "rounds"
     before = contents(rounds)
-    go_on(copied, "--scheduler", scheduler)
+    go_on(copied, "--scheduler", scheduler, "--trust")
     assert_same(contents(rounds), before)
     expected = read_json(copied / "expected.json")
     assert read_json(copied / "campaign" / "campaign.json")["ended"] == expected["ended"]

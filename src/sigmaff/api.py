@@ -256,6 +256,7 @@ def guard(
     directory: Path | str,
     *,
     listener: Listener | None = None,
+    trust: bool = False,
 ) -> GuardResult:
     """Find a limit on σ that bounds the share of MD runs with a large error, by labelled pilots. Call again to resume.
 
@@ -265,6 +266,7 @@ def guard(
         config: of runs (temperature in K, steps, ...) and promise (``error_above`` in eV/Å, ``risk``, ``engine``, ...).
         directory: of pilot runs, labels and ``guard.json``.
         listener: callbacks for progress; the default is silent.
+        trust: run the program that a file of settings names as engine.
 
     Returns the limit, its promise, and the path of ``guard.json``, which ``stop_above`` of ``sf.run_md`` takes.
 
@@ -276,7 +278,7 @@ def guard(
         >>> result = sf.run_md(model, "start.extxyz", runs | {"stop_above": found.path}, "guarded")
     """
     starts = structures_of(structures, labels=()).structures
-    return md.guard(model, starts, settings_of(GuardConfig, config), Path(directory), listener)
+    return md.guard(model, starts, settings_of(GuardConfig, config, trust=trust), Path(directory), listener)
 
 
 def learn(
@@ -286,6 +288,7 @@ def learn(
     listener: Listener | None = None,
     force: bool = False,
     skip_checks: bool = False,
+    trust: bool = False,
 ) -> "CampaignResult":
     """Run an active-learning campaign against a quantum-chemistry engine. Call it again to resume.
 
@@ -295,6 +298,7 @@ def learn(
         listener: callbacks for progress; the default is silent.
         force: remove the campaign in the output directory, with its labels, and begin anew.
         skip_checks: do not run the checks of ``sigmaff check`` first.
+        trust: run the program that a file names as engine (``module:factory``), and remember the file by its content.
 
     Returns the rounds of the campaign, and why it ended.
 
@@ -304,7 +308,7 @@ def learn(
     """
     from sigmaff import learning
 
-    settings = settings_of(learning.CampaignConfig, config, overrides)
+    settings = settings_of(learning.CampaignConfig, config, overrides, trust=trust)
     return learning.learn(settings, listener, force=force, skip_checks=skip_checks)
 
 

@@ -7,11 +7,14 @@ from typing import Any, TypeAlias, TypeVar
 from ase import Atoms
 from pydantic import BaseModel
 
+from sigmaff.backbones.hosts.trust import is_trusted, trust_file
 from sigmaff.config import read_config
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, label_structures, read_structures
 from sigmaff.data.check.gate import require_sound
-from sigmaff.errors import DataError
+from sigmaff.data.labelling import EngineConfig
+from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import datasets
+from sigmaff.files import file_digest
 from sigmaff.models import Model
 from sigmaff.progress import Listener
 
@@ -20,14 +23,46 @@ Structures: TypeAlias = Path | str | DataSource | Atoms | Sequence[Atoms] | Labe
 
 
 def settings_of(
-    kind: type[Config], config: Config | Mapping[str, Any] | Path | str, overrides: Sequence[str] = ()
+    kind: type[Config],
+    config: Config | Mapping[str, Any] | Path | str,
+    overrides: Sequence[str] = (),
+    values: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
 ) -> Config:
-    """Validated settings, from an object, a mapping with the keys of the YAML file, or the path of such a file."""
+    """Validated settings, from an object, a mapping with the keys of the YAML file, or the path of such a file.
+
+    Arguments:
+        kind: the config class.
+        config: an object or a mapping is the caller's own; a file may be somebody else's.
+        overrides: texts ``section.key=value`` that replace values of the file.
+        values: values by ``section.key`` that replace both; ``None`` replaces nothing.
+        trust: import the programs that a file names, and remember the file by its content.
+    """
     if isinstance(config, BaseModel):
         if not overrides:
             return config
         config = config.model_dump(mode="json")
-    return read_config(kind, config if isinstance(config, Mapping) else Path(config), overrides)
+    if isinstance(config, Mapping):
+        return read_config(kind, config, overrides, values)
+    settings = read_config(kind, Path(config), overrides, values)
+    _require_trust(Path(config), settings, overrides, trust=trust)
+    return settings
+
+
+def _require_trust(path: Path, settings: BaseModel, typed: Sequence[str], *, trust: bool) -> None:
+    """A file that names programs is refused, unless the user trusts it or has typed the names."""
+    engines = [value for value in vars(settings).values() if isinstance(value, EngineConfig) and value.is_factory]
+    named = [engine.calculator for engine in engines if not any(engine.calculator in text for text in typed)]
+    if not named:
+        return
+    if trust:
+        trust_file(path)
+    elif not is_trusted(file_digest(path)):
+        raise ConfigError(
+            f"{path}: {', '.join(named)} is a program, and this file would run it; if you trust whoever wrote both, "
+            f"say so: --trust, or trust=True, or sigmaff trust {path}"
+        )
 
 
 def structures_of(structures: Structures, labels: tuple[str, ...] = ("energy", "forces")) -> LabelledStructures:

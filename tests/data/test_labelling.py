@@ -140,7 +140,11 @@ def test_engines_that_are_not_known(settings: dict[str, Any], reason: str) -> No
         ("no_such_module:factory", "no_such_module:factory: cannot import the module 'no_such_module' .*; install it"),
         ("ase.calculators.emt:NoSuchThing", "'ase.calculators.emt' has no 'NoSuchThing'"),
         ("ase.build:molecule", "does not accept these arguments"),
-        ("builtins:dict", "returned a dict, not an ASE calculator"),
+        ("builtins:dict", "builtins:dict is a class, but none of ASE calculators; it was not called"),
+        ("os:system", "os:system is a builtin_function_or_method, no factory of ASE calculators; it was not called"),
+        ("os:sep", "os:sep is a str, no factory of ASE calculators"),
+        ("os:getcwdb", "no factory of ASE calculators"),
+        ("os:get_exec_path", "returned a list, not an ASE calculator"),
     ],
 )
 def test_factories_that_are_none(calculator: str, reason: str) -> None:

@@ -377,15 +377,19 @@ def test_an_unknown_molecule(tmp_path: Path) -> None:
 # --- the commands
 
 
-def test_the_command_tells_what_came_of_it(whole: CampaignResult, tmp_path: Path) -> None:
+def test_the_command_tells_what_came_of_it(
+    whole: CampaignResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = SETTINGS | {
         "engine": settings(whole.directory.parent).engine.model_dump(mode="json"),
         "output": str(whole.directory),
     }
     (tmp_path / "campaign.yaml").write_text(yaml.safe_dump(content))
-    printed = succeed("learn", tmp_path / "campaign.yaml")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    printed = succeed("learn", tmp_path / "campaign.yaml", "--trust")
     assert "2 rounds are done (stop.max_rounds)" in printed
     assert str(whole.directory / "rounds" / "02" / "model.sigmaff") in printed
+    assert "2 rounds are done" in succeed("learn", tmp_path / "campaign.yaml")  # the same file is trusted now
     wrong = fail("learn", tmp_path / "campaign.yaml", "--set", "explore.temperatures=500")
     assert "explore.temperatures: unknown key; nearest: temperature;" in wrong
 

@@ -11,7 +11,7 @@ from ase.calculators.calculator import BaseCalculator, PropertyNotImplementedErr
 
 from sigmaff.errors import ConfigError, DataError, SigmaffError
 from sigmaff.evaluation.metrics import FloatArray
-from sigmaff.factory import import_factory
+from sigmaff.factory import calculator_from
 from sigmaff.models import Model, StructurePrediction
 from sigmaff.models.prediction import Provenance
 
@@ -27,16 +27,15 @@ class Subject:
 
 def foreign_subject(reference: str) -> Subject:
     """The calculator that ``module:factory`` makes when called without arguments: a function, or a calculator class."""
-    factory = import_factory(reference)
     try:
-        calculator = factory()
+        calculator = calculator_from(reference, {})
+    except SigmaffError:
+        raise
     except Exception as error:
         raise ConfigError(
             f"{reference}: calling it without arguments failed ({type(error).__name__}: {error}); write a function "
             "that takes none and returns the calculator"
         ) from error
-    if not isinstance(calculator, BaseCalculator):
-        raise ConfigError(f"{reference} returned a {type(calculator).__name__}, not an ASE calculator")
     missing = [name for name in ("energy", "forces") if name not in calculator.implemented_properties]
     if missing:
         raise ConfigError(

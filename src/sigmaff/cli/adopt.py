@@ -77,10 +77,10 @@ def export(
 def trust(
     file: Annotated[
         Path,
-        typer.Argument(help="an artefact (.pt2), or a file that an adopted potential refers to", show_default=False),
+        typer.Argument(help="an artefact (.pt2), a campaign, or a file that a model refers to", show_default=False),
     ],
 ) -> None:
-    """Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you."""
+    """Allow the program in a file to run, or that a campaign names. It is remembered by content, for you."""
     from sigmaff.backbones.hosts.trust import trust_file, trusted_list
 
     say(f"{file}: trusted, SHA-256 {trust_file(file)}")

@@ -19,7 +19,7 @@ from sigmaff.cli.options import (
     claim_outputs,
 )
 from sigmaff.cli.progress import console, progress, say
-from sigmaff.config import read_config, validated
+from sigmaff.config import validated
 from sigmaff.errors import SigmaffError
 
 if TYPE_CHECKING:
@@ -37,11 +37,16 @@ def learn(
         bool, typer.Option("--force", help="delete a campaign with other settings and start again")
     ] = False,
     skip_checks: SkipChecks = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="run the program that the file names as engine, module:factory")
+    ] = False,
 ) -> None:
     """Run active learning: explore, select, label, train. Rerun the same command to resume."""
+    from sigmaff.inputs import settings_of
     from sigmaff.learning import CampaignConfig
 
-    settings = read_config(CampaignConfig, config, set_ or [], {"output": output, "cluster.scheduler": scheduler})
+    given = {"output": output, "cluster.scheduler": scheduler}
+    settings = settings_of(CampaignConfig, config, set_ or [], given, trust=trust)
     with progress() as terminal:
         result = sf.learn(settings, listener=terminal, force=force, skip_checks=skip_checks)
     _print_result(result)

@@ -23,7 +23,7 @@ COMMANDS = {
     "train": "Train, calibrate and test a model. Rerun the same command to resume.",
     "watch": "Show the learning curve, errors and time left of a training. End it with Ctrl-C; the training goes on.",
     "adopt": "Give a potential of another program a calibrated σ, with a few labelled structures.",
-    "trust": "Allow the program in a file to run: an artefact, TorchScript. It is remembered by content, for you.",
+    "trust": "Allow the program in a file to run, or that a campaign names. It is remembered by content, for you.",
     "export": "Compile a model for this machine: the same numbers to rounding, faster. It takes minutes.",
     "evaluate": "Compute the errors of a model on labelled structures, and metrics of its σ.",
     "calibrate": "Calibrate the σ of a model on held-out structures and save the calibration in the model file.",

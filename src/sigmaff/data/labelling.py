@@ -17,7 +17,7 @@ from sigmaff.config import Settings
 from sigmaff.data.electrons import NOT_STATED, ElectronicState, excess_spin
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.extras import require
-from sigmaff.factory import import_factory
+from sigmaff.factory import calculator_from
 
 BASIS, FUNCTIONAL = "def2-svp", "pbe"
 
@@ -56,10 +56,15 @@ class EngineConfig(Settings):
             raise ValueError(f"charge and multiplicity are not passed to {self.calculator}; put them in arguments")
         return self
 
+    @property
+    def is_factory(self) -> bool:
+        """Whether the calculator is somebody's program, by name."""
+        return self.calculator not in ENGINES
+
 
 def origin_of(engine: EngineConfig) -> dict[str, Any]:
     """What labels of an engine are, for ``info``: method, total charge (e) and, if it is set, spin multiplicity."""
-    if engine.calculator not in ENGINES:
+    if engine.is_factory:
         return {"labelled_by": engine.calculator}
     spin = {} if engine.multiplicity is None else {"multiplicity": engine.multiplicity}
     return {"labelled_by": engine.calculator, "charge": engine.charge, **spin}
@@ -67,7 +72,7 @@ def origin_of(engine: EngineConfig) -> dict[str, Any]:
 
 def engine_state(engine: EngineConfig) -> ElectronicState:
     """Charge and spin that an engine computes; only the program behind a factory knows its own."""
-    if engine.calculator not in ENGINES:
+    if engine.is_factory:
         return NOT_STATED
     return ElectronicState(charge=float(engine.charge), excess_spin=excess_spin(engine.multiplicity or 1))
 
@@ -177,14 +182,10 @@ def _pyscf(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
 
 
 def _from_factory(atoms: Atoms, engine: EngineConfig) -> BaseCalculator:
-    factory = import_factory(engine.calculator)
     try:
-        calculator = factory(**engine.arguments)
+        return calculator_from(engine.calculator, engine.arguments)
     except TypeError as error:
         raise ConfigError(f"the engine {engine.calculator} does not accept these arguments: {error}") from error
-    if not isinstance(calculator, BaseCalculator):
-        raise ConfigError(f"{engine.calculator} returned a {type(calculator).__name__}, not an ASE calculator")
-    return calculator
 
 
 def _multiplicity(atoms: Atoms, engine: EngineConfig) -> int:

@@ -17,7 +17,7 @@ from sigmaff.errors import DataError
 from sigmaff.files import RunFile, RunFolder, atomic_write, file_digest, flatten
 from sigmaff.heads import LNKConfig
 from sigmaff.heads.base import FORMER_DEFAULTS, UNTRAINED
-from sigmaff.learning.config import FREE, CampaignConfig, SelectConfig
+from sigmaff.learning.config import FREE, CampaignConfig, ExploreConfig, SelectConfig
 from sigmaff.models.adopt import network_file
 from sigmaff.progress import Listener
 
@@ -81,7 +81,11 @@ def _current(settings: Any) -> Any:
     if not isinstance(settings, dict):
         return settings
     renamed = {"explore.stop_above": "explore.trust_below"}
-    added = {"select.cost_power": SelectConfig().cost_power, "training.likelihood_unit": "normalised"}
+    added = {
+        "select.cost_power": SelectConfig().cost_power,
+        "training.likelihood_unit": "normalised",
+        "explore.connectivity": ExploreConfig().connectivity,
+    }
     if settings.get("model.head.name") == "lnk":
         added |= {"model.head.distance_aware": False, "model.head.distance_prior": LNKConfig().distance_prior}
     return added | {renamed.get(key, key): value for key, value in settings.items()}

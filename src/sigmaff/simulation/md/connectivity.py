@@ -78,7 +78,7 @@ class Connectivity:
         alone = self.has_neighbors.copy()
         alone[pairs.atoms[:, pairs.distance <= self.cutoff]] = False
         for atom in np.flatnonzero(alone)[::-1].tolist():
-            text = f"atom {self._name(atom)} has no neighbour left within {self.cutoff:g} Å, which the model cannot see"
+            text = f"atom {self._name(atom)} has no neighbour left within {self.cutoff:g} Å: the model does not see it"
             found[int(self.system.replica[atom])] = ("isolated", text)
         return found
 
