@@ -47,8 +47,10 @@ BACKBONES: dict[str, tuple[BackboneConfig, float]] = {  # with a learning rate
     "dimenet++": (DimeNetPPConfig(), 1e-3),
     "nequip": (NequIPConfig(), 5e-3),
 }
+LONGER = replace(KNOWN["backbone"], title="backbone, for as many epochs as backbone and LNK together")
 METHODS: dict[str, Method] = {
     **methods.ensemble_members(methods.ENSEMBLE_SIZE),
+    "backbone-longer": LONGER,
     "ensemble": KNOWN["ensemble"],
     "mcd": KNOWN["mc_dropout"],
     "evidential": KNOWN["evidential"],
@@ -70,6 +72,8 @@ CLAIMS = (  # first, second, what the paper says of the first
     ("fixed-lnk", "backbone", "keeps the accuracy of its backbone"),
     ("lnk", "backbone", "keeps the accuracy of its backbone"),
     ("lnk-0", "backbone", "the same without dropout"),
+    ("lnk", "backbone-longer", "the same, at equal numbers of epochs"),
+    ("lnk-0", "backbone-longer", "the same without dropout"),
     ("lnk", "svgp-dkl", "5 % lower energy and 28 % lower force errors"),
     ("fixed-lnk", "svgp-dkl", "the same, of the fixed LNK"),
     ("fixed-lnk", "gmdn", "lower errors on every target"),
@@ -103,13 +107,14 @@ class Experiment:
 
     def settings(self, method: Method) -> RunConfig:
         backbone, rate = BACKBONES[self.backbone]
+        epochs = round((1.0 + SHARE) * self.epochs) if method is LONGER else self.epochs
         run = RunConfig(
             data=DataConfig(
                 source=source(self.molecule),
                 split=SplitConfig(kind="random", n_train=self.n_train, n_validation=200, n_test=self.n_test, seed=0),
             ),
             model=PotentialConfig(backbone=backbone, head=method.head),
-            training=training(self.epochs, rate, self.n_train),
+            training=training(epochs, rate, self.n_train),
             calibration="quantile",
             test_forces_std=False,
             seed=methods.ENSEMBLE_SIZE * self.seed,
@@ -195,6 +200,7 @@ def training(epochs: int, rate: float, n_train: int) -> TrainingConfig:
         learning_rate=rate,
         schedule=CosineSchedule(warmup_steps=min(100, epochs * n_train // BATCH_SIZE // 10), final_fraction=0.0),
         ema_decay=0.99,
+        compile=False,  # too few steps to pay for it
         threads=1,
         tensorboard=False,
     )
