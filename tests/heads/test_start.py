@@ -133,9 +133,9 @@ class TestRefit:
         assert self.unlikelihood(potential, trained, 1) < unlikely
         np.testing.assert_allclose(after[0], before[0], atol=0.2 * np.abs(before[0]).mean())
 
-    @pytest.mark.parametrize("factor", [0.1, 0.7, 0.9, 1.1, 1.5, 10.0])
+    @pytest.mark.parametrize("factor", [0.1, 0.25, 10.0])
     def test_does_not_depend_on_the_size_that_training_ended_with(self, trained: Trained, factor: float):
-        """Whether held-out energies would prefer that size or not."""
+        """Whether held-out energies would prefer that size, as they do 0.25, or not."""
         found = []
         for size in (1.0, factor):
             potential = started(trained, PAPERS)
