@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+import training_case as case
 from conftest import Trained
 from head_case import atoms_of, give_posterior, plain_embedding
 from sigmaff.heads import LNK, SVGP, HeadConfig, LNKConfig, SVGPConfig
-from sigmaff.models import Potential
+from sigmaff.models import Potential, PotentialConfig
 from sigmaff.models.solve import LabelledObservations
 from sigmaff.progress import Listener
+from sigmaff.training import TrainingConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -70,6 +72,16 @@ def test_at_the_prior_nothing_is_solved(trained: Trained):
     assert isinstance(head, LNK)
     assert not head.weight_mean.any()
     assert torch.equal(head.weight_cholesky, torch.eye(head.n_weights, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("config", [PAPERS, HEADS["structures"]])
+def test_solutions_are_trained_with_a_lower_rate(config: HeadConfig):
+    rates = []
+    for settings in (config, config.model_copy(update={"start": "prior"})):
+        model = PotentialConfig(backbone=case.potential().config.backbone, head=settings)
+        head = Potential(model, case.potential().statistics).head
+        rates.append(TrainingConfig().for_head(head).head_learning_rate)
+    assert rates == [1e-3, 1e-2]
 
 
 class TestRefit:
@@ -133,14 +145,43 @@ class TestRefit:
         assert self.unlikelihood(potential, trained, 1) < unlikely
         np.testing.assert_allclose(after[0], before[0], atol=0.2 * np.abs(before[0]).mean())
 
-    @pytest.mark.parametrize("factor", [0.1, 1.0, 1.5, 10.0])
-    def test_leaves_a_covariance_that_held_out_energies_prefer(self, trained: Trained, factor: float):
-        potential = started(trained, PAPERS)
-        with torch.no_grad():
-            potential.head.weight_cholesky *= factor
-        before = self.unlikelihood(potential, trained, 1)
+    @pytest.mark.parametrize("factor", [0.1, 0.25, 10.0])
+    def test_does_not_depend_on_the_size_that_training_ended_with(self, trained: Trained, factor: float):
+        """Whether held-out energies would prefer that size, as they do 0.25, or not."""
+        found = []
+        for size in (1.0, factor):
+            potential = started(trained, PAPERS)
+            with torch.no_grad():
+                potential.head.kernel.log_scale += math.log(size)
+                potential.head.log_noise += math.log(size)
+                potential.head.weight_mean /= size
+            self.refit(potential, trained)
+            found.append(errors(potential, trained, 1))
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("name", HEADS)
+    def test_small_changes_stay_small(self, trained: Trained, name: str):
+        """As those of another order of sums: σ follows from the trained process, and nothing is chosen."""
+        found = []
+        for seed in range(2):
+            potential = started(trained, HEADS[name])
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                for parameter in potential.head.parameters():
+                    parameter.mul_(1.0 + 1e-6 * torch.randn_like(parameter))
+            self.refit(potential, trained)
+            found.append(errors(potential, trained, 1)[2])
+        np.testing.assert_allclose(found[1], found[0], rtol=1e-3)
+
+    @pytest.mark.parametrize("name", HEADS)
+    def test_std_has_the_size_of_training_errors(self, trained: Trained, name: str):
+        potential = started(trained, HEADS[name])
         self.refit(potential, trained)
-        assert self.unlikelihood(potential, trained, 1) <= before + 1e-6
+        process = potential.head.process if name == "structures" else potential.head
+        energy, _, std = errors(potential, trained, 0)
+        variance = np.square(std) + math.exp(2.0 * process.log_noise.item()) * potential.statistics.scale**2
+        assert np.mean(np.square(energy) / variance) == pytest.approx(1.0, rel=1e-3)
 
 
 def test_the_evidence_bound_is_that_of_gpytorch():

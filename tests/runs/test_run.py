@@ -506,10 +506,7 @@ def start(config: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def test_two_processes_train_backbone_and_head(workspace: Workspace, tmp_path: Path) -> None:
-    """Helper processes stay until the last training is over; the model is that of one process but for rounding.
-
-    Not compared is σ: which covariance fits held-out energies best is a choice, and rounding may decide it.
-    """
+    """Helper processes stay until the last training is over; the model is that of one process but for rounding."""
     head = "model.head={name: lnk, fit: variational, n_inducing: 8}"
     options = ("--set", head, "--set", "training.max_epochs=2", "--set", "training.batch_size=12")
     alone = train(workspace, tmp_path / "alone", *options)
@@ -519,12 +516,7 @@ def test_two_processes_train_backbone_and_head(workspace: Workspace, tmp_path: P
     assert process.returncode == 0, err
     expected, found = tensors(alone), tensors(tmp_path / "pair" / "model.sigmaff")
     for name, value in expected.items():
-        if name.startswith("backbone."):
-            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
-    predictions = (load(path).predict(morse_frames(3, seed=5)) for path in (alone, tmp_path / "pair" / "model.sigmaff"))
-    for one, other in zip(*predictions, strict=True):
-        assert other.energy == pytest.approx(one.energy, abs=1e-3)
-        np.testing.assert_allclose(other.forces, one.forces, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4)
 
 
 def wait_for_epochs(process: subprocess.Popen[str], metrics: Path, n: int) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 import training_case as case
 from sigmaff.data import GraphDataset, compute_statistics
-from sigmaff.errors import DataError
+from sigmaff.errors import ConfigError, DataError
 from sigmaff.models import Potential
 from sigmaff.progress import Listener
 from sigmaff.training import CosineSchedule, ExponentialSchedule, TrainingConfig
@@ -146,6 +146,42 @@ def test_frozen_backbone(tmp_path: Path) -> None:
     for name, weight in model.named_parameters():
         assert torch.equal(weight, start.get_parameter(name)) == name.startswith("backbone."), name
         assert weight.requires_grad
+
+
+def test_a_head_that_only_gets_worse_stays_as_it_began(tmp_path: Path) -> None:
+    """Epoch 0 counts where the backbone is frozen, and only there."""
+    model = case.potential()
+    case.run(model, changed(max_epochs=20), tmp_path / "first")
+    before = case.weights(model).clone()
+    result = case.run(model, changed(freeze_backbone=True, learning_rate=0.3), tmp_path / "frozen")
+    assert result.best_epoch == 0
+    assert result.best_validation_loss < min(record.validation_loss or math.inf for record in result.history)
+    assert torch.equal(case.weights(model), before)
+    assert case.run(model, changed(learning_rate=0.3), tmp_path / "all").best_epoch > 0
+
+
+def test_without_dropout_from_an_epoch_on(tmp_path: Path) -> None:
+    def losses(share: float, dropout: float = 0.5) -> list[float]:
+        config = changed(max_epochs=4, without_dropout=share)
+        history = case.run(case.potential(dropout), config, tmp_path / f"{share}-{dropout}").history
+        return [record.train_loss for record in history]
+
+    always, later, never, no_dropout = losses(0.0), losses(0.5), losses(1.0), losses(0.0, dropout=0.0)
+    assert later[:2] == always[:2]
+    assert later[2] < 0.9 * always[2]
+    assert never == no_dropout
+
+
+def test_resume_without_dropout(tmp_path: Path) -> None:
+    config = changed(max_epochs=4, without_dropout=0.5)
+    unbroken, broken = case.potential(dropout=0.5), case.potential(dropout=0.5)
+    case.run(unbroken, config, tmp_path / "unbroken")
+    with pytest.raises(ZeroDivisionError):
+        case.run(broken, config, tmp_path / "broken", case.Reporter(at_epoch=3))
+    case.run(broken, config, tmp_path / "broken")
+    assert torch.equal(case.weights(broken), case.weights(unbroken))
+    with pytest.raises(ConfigError, match="max_epochs: was 4, now 8"):
+        case.run(case.potential(dropout=0.5), changed(max_epochs=8, without_dropout=0.5), tmp_path / "broken")
 
 
 def test_learning_rates_of_backbone_and_head(tmp_path: Path) -> None:

@@ -116,7 +116,6 @@ class SVGP(Head):
     kind = "epistemic"
     force_std_methods = ("exact", "sampled")
     has_likelihood_loss = True
-    learning_rate = LNK.learning_rate
 
     def __init__(self, config: SVGPConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
         super().__init__()
@@ -126,6 +125,7 @@ class SVGP(Head):
         self.compared = Comparison(config.embedding, embedding)
         summed = Embedding(n_features=embedding.n_features, activation=nn.Identity())
         self.process = LNK(config.process, summed, (PSEUDO_ELEMENT,))
+        self.learning_rate = self.process.learning_rate
 
     def find_damage(self) -> str | None:
         return self.process.find_damage()

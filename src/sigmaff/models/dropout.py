@@ -37,7 +37,7 @@ class MonteCarloDropout(Model):
 
     def __init__(self, potential: Potential, config: MonteCarloDropoutConfig) -> None:
         super().__init__()
-        if not any(module.p > 0 for module in _dropouts(potential)):
+        if not any(module.p > 0 for module in dropouts(potential)):
             raise ConfigError(
                 "Monte Carlo dropout needs a network that was trained with dropout: this one has a rate of 0; "
                 "train one with backbone.dropout above 0"
@@ -89,14 +89,15 @@ def _added(spread: Tensor | None, own: Tensor | None) -> Tensor | None:
     return spread if spread is None or own is None else torch.hypot(spread, own.to(spread))
 
 
-def _dropouts(module: nn.Module) -> Iterator[_DropoutNd]:
+def dropouts(module: nn.Module) -> Iterator[_DropoutNd]:
+    """All parts that drop out something in training."""
     return (part for part in module.modules() if isinstance(part, _DropoutNd))
 
 
 @contextmanager
 def _dropping(module: nn.Module) -> Iterator[None]:
     """Dropout as in training, and nothing else as in training."""
-    before = [(part, part.training) for part in _dropouts(module)]
+    before = [(part, part.training) for part in dropouts(module)]
     for part, _ in before:
         part.training = True
     try:

@@ -175,7 +175,8 @@ class _Stages:
 
     def _warmup(self) -> Potential:
         training = self.config.training
-        shorter = {"max_epochs": max(1, round(WARMUP_SHARE * training.max_epochs)), "validate_every": 1}
+        epochs = max(1, round(WARMUP_SHARE * training.max_epochs))
+        shorter = {"max_epochs": epochs, "validate_every": 1, "without_dropout": 0.0}
         steps = min(training.schedule.warmup_steps, WARMUP_STEPS)
         schedule = training.schedule.model_copy(update={"warmup_steps": steps})
         warmup = training.model_copy(update={**shorter, "schedule": schedule})

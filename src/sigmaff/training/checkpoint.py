@@ -27,7 +27,7 @@ from sigmaff.training.state import TrainingState
 CHECKPOINT = "checkpoint.safetensors"
 VERSION = 2
 """Format 1 is read too. It formed pair vectors in float32: weights that start from data differ in the last digit."""
-UNIT = "training.likelihood_unit"
+UNIT, RATE = "training.likelihood_unit", "training.head_learning_rate"
 
 Tensors = Mapping[str, Mapping[str, Tensor]]
 """Tensors by group ("weights", "average", "best", "moments") and name."""
@@ -60,12 +60,12 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
 
 
 def as_begun(config: TrainingConfig, path: Path) -> TrainingConfig:
-    """With the unit of likelihoods that the run of a checkpoint began with, if the settings do not name one."""
+    """With the unit of likelihoods and the head's rate of the run of a checkpoint, if the settings do not name them."""
     try:
         _, _, identity = read_checkpoint(path)
     except (FileNotFoundError, ModelFileError):  # nothing to resume, or nothing that can be read: told on resuming
         return config
-    return with_unnamed(config, {"likelihood_unit": identity[UNIT]})
+    return with_unnamed(config, {"likelihood_unit": identity[UNIT], "head_learning_rate": identity[RATE]})
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

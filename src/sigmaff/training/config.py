@@ -67,7 +67,7 @@ def _warmup(step: int, warmup_steps: int) -> float:
     return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
 
 
-UNWRITTEN = ("wandb", "mlflow", "group_weights")
+UNWRITTEN = ("wandb", "mlflow", "group_weights", "without_dropout")
 
 
 class TrainingConfig(Settings):
@@ -113,7 +113,8 @@ class TrainingConfig(Settings):
     head_learning_rate: float | None = Field(
         default=None,
         gt=0,
-        description="learning rate of the head; null: 0.01 for Gaussian processes (lnk, svgp), else the backbone's",
+        description="learning rate of the head; null: for Gaussian processes (lnk, svgp) 0.001 if they begin solved, "
+        "0.01 at their prior; else the backbone's",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled weight decay of AdamW")
     schedule: Schedule = Field(default=ExponentialSchedule(), description="schedule of the learning rates")
@@ -132,6 +133,13 @@ class TrainingConfig(Settings):
         default="auto",
         description="compile the loss (steps 1.5 to 2 times faster after a minute or two of compiling); auto: from "
         "the step on by which eager steps took about as long as compiling takes",
+    )
+    without_dropout: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="share of max_epochs, at their end, that a network with dropout is trained with dropout off, as it "
+        "predicts; not for mc_dropout, which predicts with dropout on",
     )
     threads: int | None = Field(default=None, ge=1, description="CPU threads of each process; null: no change")
     checkpoint_minutes: float = Field(
@@ -171,7 +179,12 @@ class TrainingConfig(Settings):
         shorter = {"warmup_steps": max(1, int(SHORT_WARMUP * total_steps))}
         return self.model_copy(update={"schedule": self.schedule.model_copy(update=shorter)})
 
+    def drops_in(self, epoch: int) -> bool:
+        """Whether dropout is on in an epoch, counted from 0."""
+        return epoch < round((1.0 - self.without_dropout) * self.max_epochs)
+
     def trajectory(self) -> dict[str, Any]:
         """The settings that decide the weights after every step and the choice of the best."""
-        may_change = MAY_CHANGE | ({"max_epochs"} if isinstance(self.schedule, ExponentialSchedule) else set())
+        can_be_extended = isinstance(self.schedule, ExponentialSchedule) and not self.without_dropout
+        may_change = MAY_CHANGE | ({"max_epochs"} if can_be_extended else set())
         return self.model_dump(mode="json", exclude=may_change)

@@ -24,6 +24,7 @@ from sigmaff.extras import require
 from sigmaff.files import changes, folder_lock, refuse_changes
 from sigmaff.heads.base import FORMER_DEFAULTS
 from sigmaff.models import Potential
+from sigmaff.models.dropout import dropouts
 from sigmaff.progress import Listener
 from sigmaff.training.batches import batch_share, derived_seed, epoch_batches
 from sigmaff.training.checkpoint import (
@@ -187,11 +188,13 @@ class Training:
         self.saved = self.state.seconds
         step = self.state.step
         listener.advance(step, self.total_steps, f"resuming from step {step} of {self.total_steps}" if step else "")
+        if self.config.freeze_backbone and not step:
+            self._keep(0, self._validate()[0])  # a head may begin with a solution
         while (reason := self.state.stopped_because(self.config)) is None:
             self._train_epoch(listener)
             record = self._close_epoch()
-            if self.state.add(record):
-                self.best = {name: value.clone() for name, value in self.average.values.items()}
+            self.state.history.append(record)
+            self._keep(record.epoch, record.validation_loss)
             if log is not None:
                 log.write(record)
             self.note = record.note or self.note
@@ -202,11 +205,19 @@ class Training:
         assign(self.average.weights, self.best)
         return self._result(reason)
 
+    def _keep(self, epoch: int, loss: float | None) -> None:
+        """Keep the averaged weights if they are the best so far."""
+        if loss is not None and (self.state.best_loss is None or loss < self.state.best_loss):
+            self.state.best_epoch, self.state.best_loss = epoch, loss
+            self.best = {name: value.clone() for name, value in self.average.values.items()}
+
     def _train_epoch(self, listener: Listener) -> None:
         """Train on the remaining batches of an epoch, up to the time limit."""
         state = self.state
         batches = epoch_batches(len(self.train_set), self.n_batches, self.seed, state.epoch)
         self.module.train()
+        for part in dropouts(self.potential):
+            part.train(self.config.drops_in(state.epoch))
         while state.batch < self.n_batches:
             self._compile_if_due(listener)
             loss = self._step(batches[state.batch])

@@ -45,7 +45,7 @@ class TrainingState(BaseModel):
     step: int = 0  # optimiser steps taken
     seconds: float = 0.0
     loss_sum: float = 0.0  # over the batches done of the current epoch
-    best_epoch: int | None = None
+    best_epoch: int | None = None  # 0: before the first step, of a head alone
     best_loss: float | None = None
     compile_from: int | None = None  # step from which ``compile: auto`` compiles; None: never
     compiled_from: int | None = None  # step from which the loss is compiled; None: it is not, so far
@@ -63,15 +63,6 @@ class TrainingState(BaseModel):
 
     def is_late(self, config: TrainingConfig) -> bool:
         return config.time_limit_minutes is not None and self.seconds >= 60 * config.time_limit_minutes
-
-    def add(self, record: EpochRecord) -> bool:
-        """Append a record; return whether it is the best so far."""
-        self.history.append(record)
-        loss = record.validation_loss
-        is_best = loss is not None and (self.best_loss is None or loss < self.best_loss)
-        if is_best:
-            self.best_epoch, self.best_loss = record.epoch, loss
-        return is_best
 
 
 @dataclass(frozen=True, kw_only=True)

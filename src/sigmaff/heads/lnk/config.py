@@ -167,6 +167,11 @@ class LNKConfig(SampledHeadSettings):
         return self.fit == "variational" and self.start == "solve" and self.mean != "backbone"
 
     @property
+    def learning_rate(self) -> float:
+        """Of a process that begins with a solution 0.001: 0.01 leads away from it, and hundreds of steps back."""
+        return 1e-3 if self.begins_solved else 1e-2
+
+    @property
     def points(self) -> PointSettings:
         return PointSettings(
             placement=self.inducing, readout_pairs=self.readout_pairs, lengthscale_factor=self.lengthscale_factor

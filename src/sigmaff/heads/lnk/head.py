@@ -66,7 +66,6 @@ class LNK(Head):
     kind = "epistemic"
     force_std_methods: tuple[HeadForceStdMethod, ...] = ("exact", "sampled")
     has_likelihood_loss = True
-    learning_rate = 1e-2
     solve, start, refit = fit.solve, start.start, start.refit
 
     def __init__(self, config: LNKConfig, embedding: Embedding, elements: tuple[int, ...]) -> None:
@@ -75,6 +74,7 @@ class LNK(Head):
         self.covariance = config.covariance
         if config.covariance == "diagonal":  # one function shared by all atoms cannot have it
             self.force_std_methods = ("exact",)
+        self.learning_rate = config.learning_rate
         self.n_samples = config.n_samples
         self.embedding = embedding
         n_surroundings = embedding.n_surroundings

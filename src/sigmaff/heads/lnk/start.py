@@ -10,13 +10,11 @@ the noise λ of a closed-form covariance S then minimise the objective itself, o
 
 What is left to gradient descent is what differs between structures. It also widens σ: the divergence from the prior
 gains more by a wide S than the likelihood of few structures loses, and steps shake the factor of S. So after a training
-the mean is solved for again, and the covariance may be the trained one, that one in the size of training errors, or one
-that is solved for again. Held-out structures choose: the mean by their errors, the covariance by the predictive
-likelihood of their energies. Its size follows from errors of training structures in all cases.
+the mean is solved for again, and kept if held-out errors are lower; σ is multiplied by the factor that makes training
+energies most likely. That factor follows from the trained process without a choice, so rounding cannot turn it over.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -87,8 +85,8 @@ def refit_process(
 ) -> None:
     """Solve for the process again, as it predicts: without dropout, and for its points as they are now.
 
-    The mean is kept only where it lowers the held-out errors of energies and forces together. Of covariances, the one
-    that makes held-out energies most likely is kept.
+    The mean is kept only where it lowers the held-out errors of energies and forces together. σ keeps its differences
+    between structures, and gets the size of errors of training energies.
     """
     before = process.weight_mean.clone()
     process.weight_mean.zero_()
@@ -96,29 +94,7 @@ def refit_process(
     found, errors = solved.smallest()
     trained = [rows.targets - rows.features @ before for rows in solved.held_out]
     process.weight_mean.copy_(found.mean if _score(errors) < _score(trained) else before)
-    _choose_covariance(
-        process,
-        lambda: _likelihood(process, head, held_out),
-        lambda: None,
-        lambda: _rescale(process, math.sqrt(_misfit(process, head, train))),
-        lambda: _solve_covariance(process, solved, found, train),
-    )
-
-
-def _choose_covariance(process: "LNK", likelihood: Callable[[], float], *changes: Callable[[], None]) -> None:
-    """Of several changes of the same process, keep the one of the highest likelihood."""
-    parameters = _of_covariance(process)
-    before, found = [parameter.clone() for parameter in parameters], []
-    for change in changes:
-        change()
-        found.append((likelihood(), [parameter.clone() for parameter in parameters]))
-        _set(parameters, before)
-    _set(parameters, max(found, key=lambda each: each[0])[1])
-
-
-def _set(parameters: list[Tensor], values: list[Tensor]) -> None:
-    for parameter, value in zip(parameters, values, strict=True):
-        parameter.copy_(value)
+    _rescale(process, math.sqrt(_misfit(process, head, train)))
 
 
 def _rescale(process: "LNK", factor: float) -> None:
@@ -139,19 +115,6 @@ def _solve_covariance(process: "LNK", solved: "_Solved", found: Posterior, train
     process.log_noise.fill_(math.log(NOISE * error))
     assert process.weight_cholesky is not None
     process.weight_cholesky.copy_(torch.linalg.cholesky(replace(found, noise=noise).covariance))
-
-
-def _of_covariance(process: "LNK") -> list[Tensor]:
-    """All that a change of the covariance changes."""
-    kernel = process.kernel
-    found = (kernel.log_scale, kernel.log_linear_scale, process.weight_mean, process.log_noise, process.weight_cholesky)
-    return [parameter for parameter in found if parameter is not None]
-
-
-def _likelihood(process: "LNK", head: Linear, observed: Observations) -> float:
-    """Log-likelihood of energies by the predictive distribution, mean over structures, up to a constant."""
-    variance, square = _predicted(process, head, observed)
-    return -0.5 * float((variance.log() + square / variance).mean())
 
 
 def _misfit(process: "LNK", head: Linear, observed: Observations) -> float:
