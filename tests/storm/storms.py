@@ -110,7 +110,7 @@ class Storms:
     def rivals(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
         """A second command while the first is at work: it is refused, and the first ends as if alone."""
         n = len(self.unbroken.kinds)
-        for blow in _drawn([Blow(what="wait", at=number) for number in sorted({min(n, 3), n // 2 + 1, n})], share, rng):
+        for blow in _drawn([Blow(what="wait", at=number) for number in sorted({min(n, 5), n // 2 + 1, n})], share, rng):
             number = blow.at
             self._anew()
             first = Running(self.command.arguments, self.work, blow, "first")
