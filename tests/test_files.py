@@ -282,6 +282,13 @@ def test_one_process_at_a_time_writes_a_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_with_the_longest_name_has_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / ("σ" * 127)
+    with output_lock(path):
+        write_json(path, [1])
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_an_error_of_the_system_names_the_file(tmp_path: Path) -> None:
     """One of a write has no name, one of opening a temporary file a name that says nothing."""
     path, words = tmp_path / "a.json", os.strerror(errno.ENOSPC)

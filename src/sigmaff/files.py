@@ -149,7 +149,8 @@ def output_lock(path: Path) -> Iterator[None]:
     refusal = f"{path}: another process is at work on this file; wait until it is done, or choose another name"
     target = path.resolve()
     _make_folder(target.parent)
-    with _lock(target.parent / f"{LOCK}-{target.name[:200]}", refusal):
+    name = os.fsdecode(os.fsencode(target.name)[:200])  # of bytes a name may have 255
+    with _lock(target.parent / f"{LOCK}-{name}", refusal):
         for left in target.parent.glob(f".sigmaff-*-{glob.escape(_ending(target))}"):
             if TEMPORARY.fullmatch(left.name):
                 _remove_if_left(left)

@@ -9,6 +9,7 @@ import pytest
 
 from dask_case import running_scheduler
 from sigmaff.errors import DataError
+from sigmaff.files import LOCK
 from sigmaff.progress import Collecting, Listener
 from sigmaff.runs.jobs import Job, JobFolder, run_jobs
 from sigmaff.runs.model_jobs import DropoutJob, EnsembleJob, TrainJob
@@ -75,6 +76,13 @@ def test_a_job_that_is_killed_after_its_work_keeps_its_warnings(tmp_path: Path, 
         result = run_jobs([Killed(name="a", number=1)], JobFolder(tmp_path), Listener(), cluster)["a"]
         assert result.status == status
     assert result.warnings == ("the sum is 1",)
+
+
+def test_the_lock_of_a_worker_that_was_killed_when_its_job_was_done_goes(tmp_path: Path, cluster: ClusterConfig):
+    for _ in range(2):
+        run_jobs([Sum(name="a", number=1)], JobFolder(tmp_path), Listener(), cluster)
+        assert not (tmp_path / "a" / LOCK).exists()
+        (tmp_path / "a" / LOCK).touch()
 
 
 def test_workers_keep_results_and_warnings(tmp_path: Path, cluster: ClusterConfig):

@@ -16,7 +16,7 @@ from pydantic import Field
 from sigmaff.allocator import keep_large_blocks
 from sigmaff.config import Settings
 from sigmaff.errors import ConfigError, SigmaffError
-from sigmaff.files import folder_lock, write_json
+from sigmaff.files import folder_lock, remove_traces, write_json
 from sigmaff.progress import Collecting, Listener
 from sigmaff.tasks import ClusterConfig, run_tasks, workers
 
@@ -145,6 +145,7 @@ def _known(job: Job, folder: JobFolder) -> JobResult | None:
     """The result of a job that need not or cannot run."""
     try:
         if (result := folder.result(job)) is not None:
+            remove_traces(folder.directory(job.name))
             return result
     except ConfigError as error:
         return JobResult(name=job.name, status="failed", reason=str(error))
