@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from ase import Atoms
 
-from contract import BACKBONES, ETHANOL, displaced, graph_of
+from contract import BACKBONES, ETHANOL, HEADS, WRAPPERS, Case, displaced, graph_of
 from sigmaff.backbones.surroundings import CUTOFF
 from sigmaff.data import GraphDataset, compute_statistics, label_structures
 from sigmaff.data.labelling import EngineConfig, label
-from sigmaff.heads import DeterministicConfig, LNKConfig
+from sigmaff.heads import DeterministicConfig, HeadConfig, LNKConfig
 from sigmaff.models import Potential, PotentialConfig
 from sigmaff.models.prediction import ForceStdMethod
 from sigmaff.models.solve import solve_head
@@ -94,3 +94,22 @@ def test_force_std_is_smooth_where_the_last_neighbour_leaves():
     stds = solved().predict_raw(graph, forces_std="exact").forces_std.numpy()[::2]
     assert np.abs(np.diff(stds, axis=0)).max() < 0.1 * stds.max()
     assert np.linalg.norm(stds, axis=1).min() > 0.5 * hidden()
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head.name)
+def test_what_other_heads_say_about_the_force_on_an_atom_without_neighbours(head: HeadConfig):
+    """As docs/uncertainty.md tells: nothing, zero, or a σ of the atom."""
+    potential = Case(backbone=BACKBONES[0], head=head).build().eval()
+    stds = potential.predict_raw(graph_of(Atoms("CO", [[0, 0, 0], [FAR, 0, 0]]))).forces_std
+    if head.name in ("deterministic", "evidential", "gmdn"):
+        assert stds is None
+    elif head.wants_surroundings or head.name == "latent_distance":
+        assert bool((stds > 0).all())
+    else:
+        assert not stds.any()
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_networks_agree_that_an_atom_without_neighbours_has_no_force(wrapper: str):
+    model = Case(backbone=BACKBONES[0], head=DeterministicConfig(), wrapper=wrapper).build().eval()
+    assert not model.predict_raw(graph_of(Atoms("CO", [[0, 0, 0], [FAR, 0, 0]]))).forces_std.any()

@@ -6,6 +6,7 @@ Numbers are JSON in the file's metadata, so reading one never executes code. Wri
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ Tensors = Mapping[str, Mapping[str, Tensor]]
 
 
 def write_checkpoint(path: Path, tensors: Tensors, state: TrainingState, identity: Mapping[str, Any]) -> None:
-    numbers = {"version": VERSION, "state": state.model_dump(mode="json"), "identity": identity}
+    described = {"version": VERSION, "library_version": version("sigmaff")}
+    numbers = described | {"state": state.model_dump(mode="json"), "identity": identity}
     write_tensors(path, _flat(tensors), {"sigmaff_checkpoint": json.dumps(numbers)}, force=True)
 
 
@@ -54,8 +56,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, Tensor]], TrainingS
             f"{path} is damaged or no checkpoint ({error}); start this training anew with --force"
         ) from error
     raise ModelFileError(
-        f"{path} has checkpoint format {numbers['version']}, this version of sigmaff reads {VERSION}: "
-        "finish the run with the version that began it, or use another directory"
+        f"{path}: written in checkpoint format {numbers['version']} by sigmaff {numbers.get('library_version')}; "
+        f"this is sigmaff {version('sigmaff')}, which reads formats up to {VERSION}: install that version or a newer "
+        "one, or use another directory"
     )
 
 
