@@ -3,7 +3,6 @@
 ``sigmaff --help`` imports nothing but this: a command is imported when it runs.
 """
 
-import errno
 import signal
 import sys
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sigmaff.cli.messages import in_flags
-from sigmaff.errors import SigmaffError
+from sigmaff.errors import SigmaffError, in_words
 
 COMMANDS = {
     "check": "Summarize a data file and report problems in it.",
@@ -101,20 +100,12 @@ class Commands(TyperGroup):
         except (SigmaffError, OSError) as error:
             from rich.text import Text
 
-            message = in_flags(_in_words(error), _flags(ctx))
+            message = in_flags(in_words(error), _flags(ctx))
             _print(Text.assemble(("error: ", "bold red"), message))
             raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
             _print(str(interrupt) or "interrupted; run the same command again")
             raise typer.Exit(INTERRUPTED) from None
-
-
-def _in_words(error: Exception) -> str:
-    """The text of an error; of one of the system, the file first."""
-    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
-        return str(error)
-    remedy = "; make room, and run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{error.filename}: {error.strerror}{remedy}"
 
 
 def _flags(context: Any) -> dict[str, str]:
