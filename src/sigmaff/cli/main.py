@@ -56,6 +56,9 @@ PAPER_COMMANDS = {
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
+received: list[int] = []
+"""Signals that were to end the command."""
+
 outputs = ExitStack()
 """Locks on the files that a command will write, until it ends."""
 
@@ -97,15 +100,20 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (SigmaffError, OSError) as error:
+        except KeyboardInterrupt as interrupt:
+            _print(str(interrupt) or "interrupted; run the same command again")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if received:  # compiled code turns an interruption into any error
+                _print("interrupted; run the same command again")
+                raise typer.Exit(INTERRUPTED) from None
+            if not isinstance(error, SigmaffError | OSError):
+                raise
             from rich.text import Text
 
             message = in_flags(in_words(error), _flags(ctx))
             _print(Text.assemble(("error: ", "bold red"), message))
             raise typer.Exit(1) from None
-        except KeyboardInterrupt as interrupt:
-            _print(str(interrupt) or "interrupted; run the same command again")
-            raise typer.Exit(INTERRUPTED) from None
 
 
 def _flags(context: Any) -> dict[str, str]:
@@ -138,7 +146,7 @@ def main() -> None:
 
     try:
         keep_large_blocks()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
         app()
@@ -147,6 +155,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    received.append(number)
     raise KeyboardInterrupt
 
 
