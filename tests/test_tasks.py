@@ -1,5 +1,6 @@
 """Work on Dask: real worker processes, which are killed."""
 
+import errno
 import os
 import socket
 import ssl
@@ -54,6 +55,15 @@ def test_every_piece_has_its_outcome_and_one_that_raises_says_why(client: Client
     assert {index: outcome.value for index, outcome in outcomes.items()} == {0: 0, 1: 1, 2: 4, 3: None, 4: 16, 5: 25}
     assert outcomes.pop(3).error == "ValueError: three is not wanted"
     assert all(outcome.error is None for outcome in outcomes.values())
+
+
+def fill(path: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+
+def test_a_full_disk_names_the_file(client: Client) -> None:
+    (outcome,) = run_tasks(fill, ["a/b.json"], client)
+    assert outcome.error == "OSError: a/b.json: No space left on device; make room, and run the same command again"
 
 
 def test_a_crash_costs_its_own_piece_alone(client: Client, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from sigmaff.config import Settings
-from sigmaff.errors import ConfigError
+from sigmaff.errors import ConfigError, in_words
 from sigmaff.extras import require
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _attempt(function: Callable[[T], R], time_limit: float | None, argument: T) 
     try:
         return function(argument), None
     except Exception as error:  # any: it is the outcome of this task
-        return None, f"{type(error).__name__}: {error}"
+        return None, f"{type(error).__name__}: {in_words(error)}"
     finally:
         watchdog.cancel()
 

@@ -545,6 +545,28 @@ def test_a_full_disk_is_one_line_that_names_the_file(workspace: Workspace, tmp_p
     assert done.returncode == 1
 
 
+MANGLED = """
+import signal, sys
+import sigmaff
+from sigmaff.cli.main import main
+def load(*_, **__):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise ValueError("could not determine the shape of object") from None
+sigmaff.load = load
+sys.argv = ["sigmaff", "calibrate", "model.sigmaff", "data.extxyz"]
+main()
+"""
+
+
+def test_a_signal_that_compiled_code_turns_into_an_error_is_an_interruption() -> None:
+    """As reading a tensor does."""
+    done = subprocess.run([sys.executable, "-c", MANGLED], capture_output=True, text=True, check=False)
+    assert done.stderr == "interrupted; run the same command again\n"
+    assert done.returncode == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_in_one_line(workspace: Workspace, tmp_path: Path, number: signal.Signals) -> None:
     """And its lock is gone."""

@@ -396,5 +396,5 @@ def test_the_environment_names_data_folders(tmp_path: Path, monkeypatch: pytest.
     application.command()(command)
     result = CliRunner().invoke(application, ["qm7x-ooe", "--output", str(tmp_path / "made")])
     assert isinstance(result.exception, SigmaffError)
-    assert str(result.exception) == "qm7x-ooe: no job has a result"
+    assert str(result.exception).startswith("qm7x-ooe: no job has a result; the first one: there is no ")
     assert f"there is no {second / 'nonequilibrium.extxyz'}" in result.stdout.replace("\n", "")

@@ -3,7 +3,6 @@
 ``sigmaff --help`` imports nothing but this: a command is imported when it runs.
 """
 
-import errno
 import signal
 import sys
 from contextlib import ExitStack
@@ -15,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sigmaff.cli.messages import in_flags
-from sigmaff.errors import SigmaffError
+from sigmaff.errors import SigmaffError, in_words
 
 COMMANDS = {
     "check": "Summarize a data file and report problems in it.",
@@ -56,6 +55,9 @@ PAPER_COMMANDS = {
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
+
+received: list[int] = []
+"""Signals that were to end the command."""
 
 outputs = ExitStack()
 """Locks on the files that a command will write, until it ends."""
@@ -98,23 +100,20 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except BrokenPipeError:
             raise
-        except (SigmaffError, OSError) as error:
-            from rich.text import Text
-
-            message = in_flags(_in_words(error), _flags(ctx))
-            _print(Text.assemble(("error: ", "bold red"), message))
-            raise typer.Exit(1) from None
         except KeyboardInterrupt as interrupt:
             _print(str(interrupt) or "interrupted; run the same command again")
             raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if received:  # compiled code turns an interruption into any error
+                _print("interrupted; run the same command again")
+                raise typer.Exit(INTERRUPTED) from None
+            if not isinstance(error, SigmaffError | OSError):
+                raise
+            from rich.text import Text
 
-
-def _in_words(error: Exception) -> str:
-    """The text of an error; of one of the system, the file first."""
-    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
-        return str(error)
-    remedy = "; make room, and run the same command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{error.filename}: {error.strerror}{remedy}"
+            message = in_flags(in_words(error), _flags(ctx))
+            _print(Text.assemble(("error: ", "bold red"), message))
+            raise typer.Exit(1) from None
 
 
 def _flags(context: Any) -> dict[str, str]:
@@ -147,7 +146,7 @@ def main() -> None:
 
     try:
         keep_large_blocks()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
         app()
@@ -156,6 +155,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    received.append(number)
     raise KeyboardInterrupt
 
 

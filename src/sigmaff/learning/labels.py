@@ -7,7 +7,7 @@ import numpy as np
 from ase import Atoms
 
 from sigmaff.data.labelling import EngineConfig, label
-from sigmaff.errors import ConfigError, SigmaffError
+from sigmaff.errors import ConfigError, SigmaffError, in_words
 from sigmaff.learning.directory import Context, Round, read_frames, write_frames
 from sigmaff.learning.records import FreshErrors, SetAside, read_file, write_file
 from sigmaff.simulation import bare_copy
@@ -46,8 +46,7 @@ def label_and_keep(round_: Round, engine: EngineConfig, piece: tuple[int, Atoms]
     try:
         keep_label(round_, index, labelled)
     except (OSError, SigmaffError) as error:
-        what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return f"a label cannot be written: {what}; mend this, and run the same command again"
+        return f"a label cannot be written: {in_words(error)}"
     return None
 
 

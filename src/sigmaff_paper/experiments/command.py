@@ -90,7 +90,7 @@ def reproduce(
         paths = write_report(planned, report, results)
     _print_result(planned, report, results, paths)
     if len(without_result(results)) == len(results):
-        raise SigmaffError(f"{name}: no job has a result")
+        raise SigmaffError(f"{name}: no job has a result; the first one: {next(iter(results.values())).reason}")
 
 
 def _print_result(planned: "Plan", report: "Report", results: "Results", paths: list[Path]) -> None:
