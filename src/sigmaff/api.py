@@ -54,6 +54,7 @@ def train(
     listener: Listener | None = None,
     force: bool = False,
     skip_checks: bool = False,
+    trust: bool = False,
 ) -> RunResult:
     """Train, calibrate and test a model. Call it again with the same settings to resume.
 
@@ -63,6 +64,7 @@ def train(
         listener: callbacks for progress; the default is silent.
         force: replace the model in the output directory.
         skip_checks: do not run the checks of ``sigmaff check`` first.
+        trust: read the network of another program that a file names, and remember the file by its content.
 
     Returns the path of the model file and the metrics of the test structures.
 
@@ -70,7 +72,8 @@ def train(
         >>> result = sf.train("run.yaml", overrides=["training.max_epochs=2"])
         >>> print(result.model_path, result.metrics["forces_mae"])  # eV/Å
     """
-    result = run(settings_of(RunConfig, config, overrides), listener, force=force, skip_checks=skip_checks)
+    settings = settings_of(RunConfig, config, overrides, trust=trust)
+    result = run(settings, listener, force=force, skip_checks=skip_checks)
     if result is None:
         raise ConfigError("training.devices: use 'sigmaff train' to train on several devices")
     return result
@@ -374,6 +377,7 @@ def compare(
     listener: Listener | None = None,
     force: bool = False,
     skip_checks: bool = False,
+    trust: bool = False,
 ) -> "list[MethodResult]":
     """Train or fit several uncertainty methods on the same structures and backbone, and measure them alike.
 
@@ -384,6 +388,7 @@ def compare(
         listener: callbacks for progress; the default is silent.
         force: train the named methods again.
         skip_checks: do not run the checks of ``sigmaff check`` first.
+        trust: read the network of another program that a file names, and remember the file by its content.
 
     Returns the metrics, times and sizes of each method with its differences to the first method and their intervals, or
     why it failed.
@@ -394,5 +399,5 @@ def compare(
     """
     from sigmaff.runs import compare as comparison
 
-    settings, listener = settings_of(RunConfig, config, overrides), listener or Listener()
+    settings, listener = settings_of(RunConfig, config, overrides, trust=trust), listener or Listener()
     return comparison.compare(settings, methods, listener, force=force, skip_checks=skip_checks)

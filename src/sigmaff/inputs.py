@@ -1,12 +1,13 @@
 """What users pass to the functions of ``sigmaff.api``: settings and structures in several forms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ase import Atoms
 from pydantic import BaseModel
 
+from sigmaff.backbones import AdoptConfig
 from sigmaff.backbones.hosts.trust import is_trusted, trust_file
 from sigmaff.config import read_config
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, label_structures, read_structures
@@ -15,7 +16,7 @@ from sigmaff.data.labelling import EngineConfig
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.evaluation import datasets
 from sigmaff.files import file_digest
-from sigmaff.models import Model
+from sigmaff.models import Model, PotentialConfig
 from sigmaff.progress import Listener
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -52,8 +53,7 @@ def settings_of(
 
 def _require_trust(path: Path, settings: BaseModel, typed: Sequence[str], *, trust: bool) -> None:
     """A file that names programs is refused, unless the user trusts it or has typed the names."""
-    engines = [value for value in vars(settings).values() if isinstance(value, EngineConfig) and value.is_factory]
-    named = [engine.calculator for engine in engines if not any(engine.calculator in text for text in typed)]
+    named = [name for name, key in _programs(settings) if not any(key in text for text in typed)]
     if not named:
         return
     if trust:
@@ -63,6 +63,15 @@ def _require_trust(path: Path, settings: BaseModel, typed: Sequence[str], *, tru
             f"{path}: {', '.join(named)} is a program, and this file would run it; if you trust whoever wrote both, "
             f"say so: --trust, or trust=True, or sigmaff trust {path}"
         )
+
+
+def _programs(settings: BaseModel) -> Iterator[tuple[str, str]]:
+    """Programs that settings name, each with the text that a user types who means it."""
+    for value in vars(settings).values():
+        if isinstance(value, EngineConfig) and value.is_factory:
+            yield value.calculator, value.calculator
+        if isinstance(value, PotentialConfig) and isinstance(value.backbone, AdoptConfig) and value.backbone.trust:
+            yield value.backbone.adopt, "model.backbone.trust="
 
 
 def structures_of(structures: Structures, labels: tuple[str, ...] = ("energy", "forces")) -> LabelledStructures:

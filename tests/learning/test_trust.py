@@ -15,6 +15,7 @@ from sigmaff.errors import ConfigError
 from sigmaff.factory import import_factory
 from sigmaff.inputs import settings_of
 from sigmaff.learning import CampaignConfig
+from sigmaff.runs.config import RunConfig
 
 NAME = "somebodys_engine:make"
 
@@ -94,3 +95,20 @@ def test_the_working_folder_shadows_no_module(tmp_path: Path, monkeypatch: pytes
     assert import_factory("sched:scheduler").__module__ == "sched"
     assert sys.path[-1] == str(tmp_path)
     assert sys.path.count(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("kind", [RunConfig, CampaignConfig])
+def test_a_file_does_not_vouch_for_a_network(kind: type[RunConfig | CampaignConfig], tmp_path: Path):
+    """``trust: true`` in a file is the word of whoever wrote it; typed, it is the user's."""
+    adopted = {"backbone": {"adopt": "mace:somebodys.model", "trust": True}, "head": {"name": "lnk"}}
+    run = {"data": {"source": {"path": "data.extxyz"}}, "output": "out"}
+    campaign = {"start": SETTINGS["start"], "engine": {"calculator": "gfn2-xtb"}, "output": "out"}
+    content = (run if kind is RunConfig else campaign) | {"model": adopted}
+    path = tmp_path / "settings.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"mace:somebodys\.model is a program"):
+        settings_of(kind, path)
+    assert settings_of(kind, content).model.backbone.trust
+    assert settings_of(kind, path, ["model.backbone.trust=true"]).model.backbone.trust
+    assert settings_of(kind, path, trust=True).model.backbone.trust
+    assert settings_of(kind, path).model.backbone.trust

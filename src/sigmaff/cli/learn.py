@@ -16,6 +16,7 @@ from sigmaff.cli.options import (
     Seed,
     SetOption,
     SkipChecks,
+    Trust,
     claim_outputs,
 )
 from sigmaff.cli.progress import console, progress, say
@@ -37,9 +38,7 @@ def learn(
         bool, typer.Option("--force", help="delete a campaign with other settings and start again")
     ] = False,
     skip_checks: SkipChecks = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="run the program that the file names as engine, module:factory")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
     """Run active learning: explore, select, label, train. Rerun the same command to resume."""
     from sigmaff.inputs import settings_of

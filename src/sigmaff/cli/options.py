@@ -32,6 +32,7 @@ JsonOption = Annotated[Path | None, typer.Option("--json", help="write the resul
 Device = Annotated[str, typer.Option(help="cpu, cuda, ...")]
 Force = Annotated[bool, typer.Option("--force", help="overwrite existing files")]
 SkipChecks = Annotated[bool, typer.Option("--skip-checks", help="do not check the data first, as 'sigmaff check' does")]
+Trust = Annotated[bool, typer.Option("--trust", help="run the programs that the file names; see docs/learning.md")]
 Seed = Annotated[int, typer.Option(min=0, help="random seed")]
 ForcesStd = Annotated[
     Literal["auto", "exact", "sampled", "energy", "none"],

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 import sigmaff as sf
-from sigmaff.cli.options import ConfigFile, Force, SetOption, SkipChecks, claim_outputs
+from sigmaff.cli.options import ConfigFile, Force, SetOption, SkipChecks, Trust, claim_outputs
 from sigmaff.cli.progress import console, progress, say
 from sigmaff.config import print_defaults as defaults_text
-from sigmaff.config import read_config
 from sigmaff.errors import ConfigError, SigmaffError
 from sigmaff.extras import require
 
@@ -25,9 +24,11 @@ def train(
     ] = False,
     force: Force = False,
     skip_checks: SkipChecks = False,
+    trust: Trust = False,
 ) -> None:
     """Train, calibrate and test a model. Rerun the same command to resume."""
     from sigmaff.cli.tables import result_tables
+    from sigmaff.inputs import settings_of
     from sigmaff.runs.config import RunConfig
     from sigmaff.runs.run import run
 
@@ -37,7 +38,7 @@ def train(
     if config is None:
         raise ConfigError("missing configuration file; 'sigmaff train --print-defaults' prints one to start from")
     options = {"output": output, "seed": seed, "training.accelerator": device}
-    settings = read_config(RunConfig, config, set_ or [], options)
+    settings = settings_of(RunConfig, config, set_ or [], options, trust=trust)
     with progress() as terminal:
         result = run(settings, terminal, force=force, skip_checks=skip_checks)
     if result is None:
@@ -87,14 +88,16 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="directory of the comparison; overrides the file")] = None,
     force: Force = False,
     skip_checks: SkipChecks = False,
+    trust: Trust = False,
 ) -> None:
     """Train several uncertainty methods on the same data and compare them. Rerun the same command to resume."""
     from sigmaff.cli.tables import comparison_tables
+    from sigmaff.inputs import settings_of
     from sigmaff.runs.compare import compare_and_write
     from sigmaff.runs.config import RunConfig
 
     require("a comparison", "jinja2", "matplotlib")
-    settings = read_config(RunConfig, config, set_ or [], {"output": output})
+    settings = settings_of(RunConfig, config, set_ or [], {"output": output}, trust=trust)
     with progress() as terminal:
         results, paths = compare_and_write(settings, methods or ["all"], terminal, force=force, skip_checks=skip_checks)
     for table in comparison_tables(results, console.width):
