@@ -572,7 +572,10 @@ def test_a_signal_ends_a_command_in_one_line(workspace: Workspace, tmp_path: Pat
     """And its lock is gone."""
     program, run = Path(sys.executable).with_name("sigmaff"), tmp_path / "md"
     command = [program, "md", workspace.model, workspace / "start.extxyz", "--steps", "1000000", "--output", run]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    before = signal.signal(number, signal.SIG_DFL)  # tests in the background ignore SIGINT, and so would this
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    signal.signal(number, before)
+    with process:
         while not (run / "checkpoint.npz").exists():
             time.sleep(0.05)
         process.send_signal(number)

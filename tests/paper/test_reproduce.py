@@ -18,6 +18,7 @@ from data_files import write_qm7x
 from sigmaff.backbones import DimeNetPPConfig, SchNetConfig
 from sigmaff.data import DataSource, read_structures
 from sigmaff.errors import SigmaffError
+from sigmaff.files import folder_lock
 from sigmaff.heads import LNKConfig
 from sigmaff.models import Ensemble, MonteCarloDropout
 from sigmaff.models.file import load
@@ -398,3 +399,12 @@ def test_the_environment_names_data_folders(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(result.exception, SigmaffError)
     assert str(result.exception).startswith("qm7x-ooe: no job has a result; the first one: there is no ")
     assert f"there is no {second / 'nonequilibrium.extxyz'}" in result.stdout.replace("\n", "")
+
+
+def test_an_experiment_that_is_under_way_is_refused(tmp_path: Path):
+    application = typer.Typer()
+    application.command()(command)
+    with folder_lock(tmp_path / "qm7x-ooe"):
+        result = CliRunner().invoke(application, ["qm7x-ooe", "--output", str(tmp_path)])
+    assert isinstance(result.exception, SigmaffError)
+    assert "another process is at work in this folder" in str(result.exception)

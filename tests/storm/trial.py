@@ -123,6 +123,9 @@ def _run(arguments: Sequence[str], folder: Path, blow: Blow | None, read: int, l
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(folder)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts this in the background ignores it
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         layer = Layer(folder, blow)
         layer.install()
         code = _called(arguments)
