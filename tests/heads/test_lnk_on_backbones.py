@@ -75,7 +75,7 @@ def test_closed_form(trained: tuple[Potential, GraphDataset, GraphDataset]):
 def test_variational(trained: tuple[Potential, GraphDataset, GraphDataset], tmp_path: Path):
     """Gradient descent on the frozen backbone finds a better likelihood, and does not lose the backbone's accuracy."""
     potential, data, held_out = trained
-    fitted = potential.with_head(HEAD.model_copy(update={"fit": "variational"}))
+    fitted = potential.with_head(HEAD.model_copy(update={"fit": "variational", "start": "prior"}))
     fitted.head.initialize(*LabelledObservations(fitted, data).embeddings())
     settings = TRAINING.model_copy(update={"freeze_backbone": True, "forces_weight": 0.5})
     result = case.train(fitted, data, held_out, settings, tmp_path / "head", seed=0)

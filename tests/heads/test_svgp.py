@@ -295,12 +295,15 @@ class TestWhatItLacks:
 
 def test_a_process_learns_at_a_rate_of_its_own_unless_told_another() -> None:
     """The rate that the optimiser gets; a plain readout takes that of the backbone."""
-    case = Case(backbone=BACKBONES[0], head=SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=64))
-    told = TrainingConfig(learning_rate=1e-3, head_learning_rate=5e-4)
-    for potential, config, expected in (
-        (case.build(), TrainingConfig(learning_rate=1e-3), 1e-2),
-        (case.build(), told, 5e-4),
-        (Case(backbone=BACKBONES[0], head=DeterministicConfig()).build(), TrainingConfig(learning_rate=1e-3), 1e-3),
+    process = SVGPConfig(n_inducing=8, n_samples=16, n_frequencies=64)
+    at_prior = process.model_copy(update={"start": "prior"})
+    untold, told = TrainingConfig(learning_rate=2e-3), TrainingConfig(learning_rate=2e-3, head_learning_rate=5e-4)
+    for head, config, expected in (
+        (process, untold, 1e-3),
+        (at_prior, untold, 1e-2),
+        (process, told, 5e-4),
+        (DeterministicConfig(), untold, 2e-3),
     ):
+        potential = Case(backbone=BACKBONES[0], head=head).build()
         groups = _optimizer(potential, config.for_head(potential.head)).param_groups
-        assert [group["lr"] for group in groups] == [1e-3, expected]
+        assert [group["lr"] for group in groups] == [2e-3, expected]
