@@ -4,10 +4,11 @@ sigmaff export model.sigmaff model.pt2
 python benchmarks/soak.py md model.pt2 ethanol.extxyz runs/soak_md [--steps 1000000] [--replicas 16]
 python benchmarks/soak.py campaign examples/campaign_ethanol.yaml runs/soak_campaign [--rounds 20] [--kills 40]
 
-``md``: replicas at constant energy, with force σ every 100 steps; drift is that of the total energy. ``campaign``:
-active learning whose workers, and now and then the command itself, are killed at random times; a killed command is
-started again. Every few seconds, memory (private and dirty, of the command and all its workers), open files and threads
-are read from /proc. Run the same command again to go on where it was interrupted. Prints one JSON object.
+``md``: replicas of a relaxed structure at constant energy, 600 K at the start and so about 300 K, with force σ every
+100 steps; drift is that of the total energy. ``campaign``: active learning whose workers, and now and then the command
+itself, are killed at random times; a killed command is started again. Every few seconds the memory of the command
+(anonymous pages), its open files, threads and processes are read from /proc. Run the same command again to go on where
+it was interrupted. Prints one JSON object.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def soak_md(model: Path, start: Path, folder: Path, steps: int, replicas: int) -> dict[str, object]:
-    options = {"ensemble": "nve", "temperature": 300, "steps": steps, "replicas": replicas, "every": 1000}
+    options = {"ensemble": "nve", "temperature": 600, "steps": steps, "replicas": replicas, "every": 1000}
     options |= {"check-every": 100, "drift-every": 1000, "checkpoint-every": 10_000, "output": folder}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     looks, began = [], time.monotonic()
