@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 from machine import describe_machine
 
-PERIOD = 5.0  # s between looks
+PERIOD = 2.0  # s between looks
+BETWEEN_KILLS = 15.0  # s, on average
 WARM_UP = 0.1
 """Share of a run that is left out of the growth of memory: caches and buffers fill."""
 
@@ -135,9 +136,9 @@ def drift(replicas: list[dict[str, np.ndarray]]) -> dict[str, object]:
 
 
 def soak_campaign(
-    config: Path, folder: Path, rounds: int, kills: int, seed: int, unbroken: Path | None
+    config: Path, folder: Path, changes: list[str], rounds: int, kills: int, seed: int, unbroken: Path | None
 ) -> dict[str, object]:
-    settings = [f"stop.max_rounds={rounds}", "stop.max_labels=null", "stop.share_above=null"]
+    settings = [*changes, f"stop.max_rounds={rounds}", "stop.max_labels=null", "stop.share_above=null"]
     words = ["--output", folder, *(word for each in settings for word in ("--set", each))]
     looks, began, chance = [], time.monotonic(), random.Random(seed)
     killed = {"workers": 0, "command": 0}
@@ -152,7 +153,7 @@ def soak_campaign(
                     looks.append(look(process.pid, began))
                 except (FileNotFoundError, ProcessLookupError, KeyError):
                     break
-                if sum(killed.values()) < kills and chance.random() < PERIOD / 30:
+                if sum(killed.values()) < kills and chance.random() < PERIOD / BETWEEN_KILLS:
                     _kill_one(process.pid, chance, killed)
             code = process.wait()
     return {
@@ -194,6 +195,7 @@ def main() -> None:
     campaign = kinds.add_parser("campaign")
     campaign.add_argument("config", type=Path)
     campaign.add_argument("folder", type=Path)
+    campaign.add_argument("--set", dest="changes", action="append", default=[], help="section.key=value (repeatable)")
     campaign.add_argument("--rounds", type=int, default=20)
     campaign.add_argument("--kills", type=int, default=40)
     campaign.add_argument("--seed", type=int, default=0)
@@ -203,7 +205,8 @@ def main() -> None:
     if given.kind == "md":
         found = soak_md(given.model, given.start, given.folder, given.steps, given.replicas)
     else:
-        found = soak_campaign(given.config, given.folder, given.rounds, given.kills, given.seed, given.against)
+        how_often = (given.rounds, given.kills, given.seed)
+        found = soak_campaign(given.config, given.folder, given.changes, *how_often, given.against)
     print(json.dumps({"machine": describe_machine(), **found}, indent=1))
 
 

@@ -133,6 +133,13 @@ class Case:
         return set().union(*(BREAKS.get(key, set()) for key in (self.head.name, self.wrapper, *wrapped)))
 
     @property
+    def is_slow(self) -> bool:
+        """Whether it runs with ``-m slow`` alone: a head that sees embeddings only, beside others that do, elsewhere
+        than on the first backbone."""
+        others = ("gmdn", "llpr", "shallow_ensemble", "latent_distance")
+        return self.head.name in others and self.backbone in BACKBONES[1:]
+
+    @property
     def has_std(self) -> bool:
         return self.wrapper != "none" or HEAD_CLASSES[self.head.name].kind is not None
 

@@ -4,6 +4,7 @@ from copy import deepcopy
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,24 +76,29 @@ def shared(case: Case) -> Model:
     return case.build()
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def parameters(cases: list[Case]) -> list[Any]:
+    """Cases as parameters of a fixture."""
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.is_slow else []) for case in cases]
+
+
+@pytest.fixture(params=parameters(CASES))
 def model(request: pytest.FixtureRequest) -> Model:
     return built(request)
 
 
-@pytest.fixture(params=POTENTIAL_CASES, ids=lambda case: case.name)
+@pytest.fixture(params=parameters(POTENTIAL_CASES))
 def potential(request: pytest.FixtureRequest) -> Model:
     """A model without a wrapper."""
     return built(request)
 
 
-@pytest.fixture(params=[case for case in CASES if case.wrapper != "none"], ids=lambda case: case.name)
+@pytest.fixture(params=parameters([case for case in CASES if case.wrapper != "none"]))
 def wrapped(request: pytest.FixtureRequest) -> Model:
     """An ensemble, or MC dropout. What it repeats has tests of its own."""
     return built(request)
 
 
-@pytest.fixture(params=[case for case in CASES if case.has_std], ids=lambda case: case.name)
+@pytest.fixture(params=parameters([case for case in CASES if case.has_std]))
 def uncertain(request: pytest.FixtureRequest) -> Model:
     """A model with σ."""
     return built(request)
