@@ -6,7 +6,7 @@ python benchmarks/papers_claims.py runs/papers_networks --backbone dimenet++ --m
 The default is SchNet with 64 features and 3 interactions; ``--backbone`` takes a network of the paper's size. Original
 labels of MD17: 400 structures train, 200 validate and calibrate, 1000 test, 200 of another molecule are to be detected.
 Methods are those of ``sigmaff compare``, in the settings of the paper; a process on a trained network has
-two fifths of its epochs. Rerun the command to resume. Ratios of mean absolute errors
+two fifths of its epochs, at a rate of 0.001. Rerun the command to resume. Ratios of mean absolute errors
 and differences of calibration scores are over the same structures, with 95 % intervals by paired bootstrap, those of
 AUROC by DeLong; each is for these trained models.
 """

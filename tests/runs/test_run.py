@@ -356,6 +356,9 @@ def test_dropout_at_prediction(workspace: Workspace, tmp_path: Path) -> None:
     assert header.forces_calibration is not None
     message = fail("train", workspace / "run.yaml", "--output", tmp_path / "none", *options)
     assert "set model.backbone.dropout above 0" in message
+    late = ("--set", "model.backbone.dropout=0.1", "--set", "training.without_dropout=0.5")
+    message = fail("train", workspace / "run.yaml", "--output", tmp_path / "none", *options, *late)
+    assert "mc_dropout predicts with dropout on, so all epochs need it: leave out without_dropout" in message
 
 
 def test_a_head_on_a_backbone_from_a_file(workspace: Workspace, deterministic: Path, tmp_path: Path) -> None:

@@ -115,6 +115,9 @@ class RunConfig(Settings):
             raise ValueError(f"ensemble: {text}")
         if self.mc_dropout is not None and getattr(self.model.backbone, "dropout", 0.0) == 0.0:
             raise ValueError("mc_dropout needs a network with dropout: set model.backbone.dropout above 0")
+        shares = [each.without_dropout for each in (self.training, self.head_training) if each is not None]
+        if self.mc_dropout is not None and any(shares):
+            raise ValueError("mc_dropout predicts with dropout on, so all epochs need it: leave out without_dropout")
         return self
 
     @model_serializer(mode="wrap")
