@@ -2,11 +2,13 @@
 
 import errno
 import os
+import signal
 import socket
 import ssl
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,7 +16,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from sigmaff.errors import ConfigError
-from sigmaff.tasks import ClusterConfig, SlurmConfig, closed_late, run_tasks, slurm_cluster, workers
+from sigmaff.tasks import ClusterConfig, SlurmConfig, _attempt, _outcome, closed_late, run_tasks, slurm_cluster, workers
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,24 @@ def test_a_crash_costs_its_own_piece_alone(client: Client, tmp_path: Path) -> No
 
 def test_a_worker_that_is_lost_is_replaced_and_its_piece_done(client: Client, tmp_path: Path) -> None:
     assert [outcome.value for outcome in run_tasks(crash_once, [tmp_path / "tried"], client)] == ["done"]
+
+
+def crash_again(path: Path) -> int:
+    """The number of the process that does it; a second one dies."""
+    if path.exists():
+        os._exit(1)
+    path.touch()
+    return os.getpid()
+
+
+def test_a_value_that_is_lost_with_its_worker_is_no_error_of_ours(client: Client, tmp_path: Path) -> None:
+    """The worker is killed when it is done, before anybody has fetched the value; then the piece kills another."""
+    future = client.submit(partial(_attempt, crash_again, None), tmp_path / "seen", pure=False)
+    while not future.done():
+        time.sleep(0.05)
+    [where] = client.who_has(future)[future.key]
+    os.kill(client.run(os.getpid, workers=[where])[where], signal.SIGKILL)
+    assert _outcome(0, future) is None
 
 
 def test_a_piece_that_hangs_is_given_up(client: Client) -> None:

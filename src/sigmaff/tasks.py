@@ -123,19 +123,22 @@ def run_tasks(
     Arguments:
         time_limit: seconds, after which a worker that still runs the task is killed.
     """
-    from distributed import KilledWorker, as_completed
+    from distributed import as_completed
 
     work = partial(_attempt, function, time_limit)
     futures = {client.submit(work, argument, pure=False): index for index, argument in enumerate(arguments)}
     suspects = []
     for future in as_completed(list(futures), loop=client.loop) if futures else ():
-        if isinstance(future.exception(), KilledWorker):
+        outcome = _outcome(futures[future], future)
+        if outcome is None:
             suspects.append(futures[future])
         else:
-            yield _outcome(futures[future], future, time_limit)
+            yield outcome
         future.release()
+    late = "" if time_limit is None else f" or took longer than {time_limit:g} s"
     for index in sorted(suspects):
-        yield _outcome(index, client.submit(work, arguments[index], pure=False), time_limit)
+        outcome = _outcome(index, client.submit(work, arguments[index], pure=False))
+        yield outcome or Outcome(index=index, error=f"every process that worked on it died{late}")
 
 
 def slurm_cluster(config: SlurmConfig) -> Any:
@@ -165,14 +168,14 @@ def _attempt(function: Callable[[T], R], time_limit: float | None, argument: T) 
         watchdog.cancel()
 
 
-def _outcome(index: int, future: "Future", time_limit: float | None) -> Outcome[Any]:
+def _outcome(index: int, future: "Future") -> Outcome[Any] | None:
+    """``None``: the worker died, while it worked or when it was done and had the value still."""
     from distributed import KilledWorker
 
-    error = future.exception()
-    if error is None:
+    try:
         value, message = future.result()
-        return Outcome(index=index, value=value, error=message)
-    if not isinstance(error, KilledWorker):
+    except KilledWorker:
+        return None
+    except Exception as error:  # any: it is the outcome of this task
         return Outcome(index=index, error=f"{type(error).__name__}: {error}")
-    late = "" if time_limit is None else f" or took longer than {time_limit:g} s"
-    return Outcome(index=index, error=f"every process that worked on it died{late}")
+    return Outcome(index=index, value=value, error=message)

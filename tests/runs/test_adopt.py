@@ -30,6 +30,7 @@ from sigmaff.runs.adopt import _sizes
 
 SHIFTS = {1: 0.31, 6: -2.5, 8: 1.25}
 SOURCE = "toy:a"
+TRUSTED = ("--set", "model.backbone.trust=true")
 
 
 @pytest.fixture(scope="module")
@@ -185,11 +186,11 @@ def test_a_run_adopts(frames: list[Atoms], tmp_path: Path):
     config = write_config(
         tmp_path / "run.yaml", ("model.backbone", adopting), ("model.head", {"name": "lnk"}), ("data.split", split)
     )
-    succeed("train", config)
+    succeed("train", config, *TRUSTED)
     header = read_header(tmp_path / "run/model.sigmaff")
     assert header.record.adopted is not None
     assert header.record.adopted.structures == "test"
-    assert "finished" in succeed("train", config)
+    assert "finished" in succeed("train", config, *TRUSTED)
 
 
 SOLVED = ("backbone", "fixed_lnk", "llpr", "shallow_ensemble", "latent_knn", "latent_mixture")
@@ -205,7 +206,7 @@ def test_methods_that_are_solved_are_compared(frames: list[Atoms], tmp_path: Pat
         ("data.split", {"kind": "random", "n_train": 24, "n_validation": 6}),
     )
     named = [text for name in (*SOLVED, *TRAINED) for text in ("--methods", name)]
-    assert "left out" in succeed("compare", config, *named)
+    assert "left out" in succeed("compare", config, *named, *TRUSTED)
     results = {result["method"]: result for result in json.loads((tmp_path / "run/comparison.json").read_text())}
     assert results.keys() == {*SOLVED, *TRAINED}
     for name in SOLVED:
@@ -219,7 +220,7 @@ def test_methods_that_are_solved_are_compared(frames: list[Atoms], tmp_path: Pat
     assert alone.kind is None
     np.testing.assert_allclose(llpr.predict(frames[0]).forces, alone.predict(frames[0]).forces, rtol=0, atol=1e-9)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.sigmaff")}
-    succeed("compare", config, *named)
+    succeed("compare", config, *named, *TRUSTED)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.sigmaff")} == before
 
 

@@ -99,8 +99,13 @@ def test_resume_after_the_last_step_of_an_epoch(tmp_path: Path, unbroken: tuple[
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_resume_after_the_signals_that_end_jobs_and_sessions(
-    tmp_path: Path, unbroken: tuple[torch.Tensor, TrainingResult], number: signal.Signals
+    tmp_path: Path,
+    unbroken: tuple[torch.Tensor, TrainingResult],
+    number: signal.Signals,
+    request: pytest.FixtureRequest,
 ) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # these tests may run under nohup
+    request.addfinalizer(lambda: signal.signal(number, before))
     model, interrupter = case.potential(dropout=0.1), case.Interrupter(at_step=7)
     interrupter.number = number
     with pytest.raises(KeyboardInterrupt, match="after step 8 of 15; run the same command to resume"):

@@ -24,7 +24,7 @@ def stop_signal() -> Iterator[threading.Event]:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as of SIGHUP under nohup
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # it is under nohup
                 previous[number] = signal.signal(number, receive)
     try:
         yield stop
