@@ -84,17 +84,12 @@ def summary(looks: list[Look]) -> dict[str, float]:
     slope = np.polyfit(seconds, memory, 1)[0] if len(settled) > 2 else 0.0
     return {
         "memory, MB": round(float(memory.mean()), 1),
-        "memory, first and last tenth, MB": [round(float(part.mean()), 1) for part in _ends(memory)],
+        "memory in each tenth, MB": [round(float(part.mean()), 1) for part in np.array_split(memory, 10)],
         "growth, %": round(100 * float(slope * (seconds[-1] - seconds[0]) / memory.mean()), 2),
         "open files, fewest and most": [min(each.files for each in settled), max(each.files for each in settled)],
         "threads, fewest and most": [min(each.threads for each in settled), max(each.threads for each in settled)],
         "looks": len(looks),
     }
-
-
-def _ends(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    n = max(1, len(values) // 10)
-    return values[:n], values[-n:]
 
 
 def command(*arguments: object) -> list[str]:
@@ -174,13 +169,21 @@ def same(folder: Path, other: Path) -> bool:
 
 
 def _kill_one(pid: int, chance: random.Random, killed: dict[str, int]) -> None:
-    workers = list(descendants(pid))
+    workers = [child for child in descendants(pid) if "resource_tracker" not in _words(child)]
     who = "command" if not workers or chance.random() < 0.1 else "workers"
     try:
         os.kill(pid if who == "command" else chance.choice(workers), signal.SIGKILL)
         killed[who] += 1
     except ProcessLookupError:
         return
+
+
+def _words(pid: int) -> str:
+    """The command of a process; Python's own, which tracks resources, is no worker."""
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def main() -> None:
