@@ -571,7 +571,7 @@ def test_a_signal_that_compiled_code_turns_into_an_error_is_an_interruption() ->
 def test_a_signal_ends_a_command_in_one_line(workspace: Workspace, tmp_path: Path, number: signal.Signals) -> None:
     """And its lock is gone."""
     program, run = Path(sys.executable).with_name("sigmaff"), tmp_path / "md"
-    endless = ("--steps", "1000000", "--temperature", "1", "--connectivity", "off")
+    endless = ("--steps", "1000000", "--timestep", "0.000001")  # nothing moves, so nothing else ends it
     command = [program, "md", workspace.model, workspace / "start.extxyz", *endless, "--output", run]
     before = signal.signal(number, signal.SIG_DFL)  # tests in the background ignore SIGINT, and so would this
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
