@@ -27,7 +27,8 @@ from sigmaff.models.prediction import Calibration, Calibrations, Prediction
 from sigmaff.models.program import Program, Topology, function_of, inputs_of
 from sigmaff.progress import Collecting
 
-STRUCTURES = (ETHANOL, CRYSTAL, displaced(ETHANOL + WATER, 2), WATER)
+FAR = Atoms("O", positions=[[30.0, 0.0, 0.0]])
+STRUCTURES = (ETHANOL, CRYSTAL, displaced(ETHANOL + WATER, 2), WATER, WATER + FAR)
 NAMES = [f"{config.name}-{getattr(config, 'l_max', '')}" for config in BACKBONES]
 SQUEEZED = Atoms("OH", positions=[[0.0, 0.0, 0.0], [0.0, 0.0, 0.45]]) + Atoms("H", positions=[[0.9, 0.0, -0.2]])
 """Two atoms within the range of the repulsion."""

@@ -34,6 +34,7 @@ from sigmaff.models.model import Model
 from sigmaff.models.potential import Potential
 from sigmaff.models.prediction import ForceStdMethod, Prediction
 from sigmaff.models.program import DYNAMIC_AXES, Part, Program, Topology, function_of, graph_of, inputs_of
+from sigmaff.models.traced import predicted_slopes
 from sigmaff.progress import Listener
 
 ENDING = ".pt2"
@@ -240,7 +241,7 @@ def traced(potential: Potential, part: Part) -> tuple[torch.export.ExportedProgr
     inputs = inputs_of(sample, Topology.of(sample, potential.elements).layout)
     axes: tuple[tuple[int, ...], ...] = DYNAMIC_AXES
     if part == "pull":
-        slopes = potential.compute_slopes(graph_of(inputs, potential.dtype))[1]
+        slopes = predicted_slopes(potential, graph_of(inputs, potential.dtype))[1]
         inputs, axes = (*inputs, slopes[0].contiguous()), (*axes, (0,))
     evaluate, names = function_of(potential, part)
     distinct = symbols.patch(use_duck_shape=False)  # type: ignore[attr-defined]

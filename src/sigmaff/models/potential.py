@@ -20,13 +20,7 @@ from sigmaff.data.elements import unknown_element
 from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
-from sigmaff.models.force_std import (
-    choose_way,
-    forces_variance,
-    sampled_forces_variance,
-    virial_variance,
-    with_hidden,
-)
+from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
 from sigmaff.models.memory import require_memory
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
@@ -245,54 +239,6 @@ class Potential(Model):
             stress_std=_stress_std(stress_variance, graph.cell, scale),
             provenance=replace(prediction.provenance, forces_std=how),
         )
-
-    def compute_traced(self, graph: AtomicGraph, *, sampled: bool) -> Prediction:
-        """As ``compute``, without a branch that depends on numbers: what compiled code is made of.
-
-        Arguments:
-            graph: of known elements, with a layout and a cell (of zeros for molecules).
-            sampled: with sampled force σ and σ of atoms.
-        """
-        with self.head.prepared():
-            response = self.linear_response(graph)
-            distribution, forces, virial, samples = self.responses(graph, response, sampled=sampled)
-            node_variance = self.head.node_variance(response.embeddings, graph) if sampled else None
-            variance = None if samples is None else sampled_forces_variance(response, self.head, graph, samples)
-        prediction = self.in_physical_units(graph, distribution, forces, virial)
-        scale = self.statistics.scale
-        return replace(prediction, forces_std=_std(variance, scale), node_energy_std=_std(node_variance, scale))
-
-    def compute_slopes(self, graph: AtomicGraph) -> tuple[Prediction, Tensor, Tensor]:
-        """As ``compute_traced`` with samples, for networks through which these go one by one, with ``pull_slopes``.
-
-        Returns a prediction with the σ of forces that no sample holds, slopes of samples by what the network learned,
-        (n_samples, n_atoms, n_learned), and derivatives of the samples by positions through all else, (n_samples,
-        n_atoms, 3), normalised.
-        """
-        with self.head.prepared():
-            response = self.linear_response(graph)
-            distribution, forces, virial, _ = self.responses(graph, response, sampled=False)
-            node_variance = self.head.node_variance(response.embeddings, graph)
-            slopes = self.head.deviation_slopes(response.embeddings, graph)
-            hidden = with_hidden(torch.zeros_like(forces), response, self.head, graph)
-        n_learned = response.learned.embeddings.shape[-1]
-        prediction = self.in_physical_units(graph, distribution, forces, virial)
-        scale = self.statistics.scale
-        prediction = replace(prediction, forces_std=_std(hidden, scale), node_energy_std=_std(node_variance, scale))
-        if response.fixed is None:
-            moved = slopes.new_zeros(slopes.shape[0], graph.n_atoms, 3)
-        else:
-            moved = response.fixed.pull_back(slopes[..., n_learned:])[0].contiguous()
-        return prediction, slopes[..., :n_learned].to(graph.dtype).contiguous(), moved.to(graph.dtype)
-
-    def pull_slopes(self, graph: AtomicGraph, slopes: Tensor) -> Tensor:
-        """Derivative by positions of a function with these slopes by what the network learned, (n_atoms, 3)."""
-        response = self.backbone.linear_response(graph, all_layers=self.config.head.wants_layers)
-        return response.pull_back(slopes.unsqueeze(0))[0].squeeze(0)
-
-    def sampled_std(self, samples: Tensor) -> Tensor:
-        """σ of forces in eV/Å, (n_atoms, 3), from normalised deviations in samples, (n_samples, n_atoms, 3)."""
-        return self.statistics.scale * samples.square().mean(0).sqrt()
 
     def prepare(self, graph: AtomicGraph, *, unseen_elements: bool = False) -> AtomicGraph:
         """Move the graph to the model's device, set its precision, and add the indices that the backbone needs.

@@ -1,6 +1,6 @@
 """Programs: a potential as machine code that takes tensors.
 
-A program computes what ``Potential.compute_traced`` does, for any numbers of atoms, pairs and structures. Its parts are
+A program computes what ``models.traced`` does, for any numbers of atoms, pairs and structures. Its parts are
 functions of the same inputs. ``energy``: energies, forces, stress and σ of energies. ``forces_std``: the same with
 sampled σ of forces and σ of atoms. Where torch cannot compile derivatives of many samples at once, there are two
 instead: ``slopes`` ends where samples enter the network, and ``pull`` takes one of them through it. What a program has
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sigmaff.graph import AtomicGraph, Layout
 from sigmaff.graph.layout import DYNAMIC_AXES as LAYOUT_AXES
+from sigmaff.models import traced
 from sigmaff.models.prediction import ForceStdMethod, ForceStdSource, Prediction, Provenance
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ class Program:
         inputs = inputs_of(graph, topology.layout)
         found = dict(zip(self._outputs[part], self._parts[part](*inputs), strict=True))
         if part == "slopes":
-            slopes, moved = found.pop("slopes"), found.pop("moved")
+            slopes, moved, scale = found.pop("slopes"), found.pop("moved"), potential.statistics.scale
             for sample, slope in zip(moved, slopes, strict=True):
                 sample += self._parts["pull"](*inputs, slope)[0]
-            found["forces_std"] = torch.hypot(found["forces_std"], potential.sampled_std(moved))
+            found["forces_std"] = torch.hypot(found["forces_std"], scale * moved.square().mean(0).sqrt())
         for name in ("energy", "energy_std", "unseen_std", "stress"):
             if name in found:
                 found[name] = found[name][:-1]  # without the empty structure
@@ -118,18 +119,18 @@ def function_of(potential: "Potential", part: Part) -> tuple[Callable[..., list[
 
     def evaluate(*inputs: Tensor) -> list[Tensor]:
         more: dict[str, Tensor] = {}
+        graph = graph_of(inputs, potential.dtype)
         if part == "slopes":
-            prediction, more["slopes"], more["moved"] = potential.compute_slopes(graph_of(inputs, potential.dtype))
+            prediction, more["slopes"], more["moved"] = traced.predicted_slopes(potential, graph)
         else:
-            graph = graph_of(inputs, potential.dtype)
-            prediction = potential.compute_traced(graph, sampled=part == "forces_std")
+            prediction = traced.predicted(potential, graph, sampled=part == "forces_std")
         found = {item.name: getattr(prediction, item.name) for item in fields(Prediction)} | more
         found = {name: value for name, value in found.items() if isinstance(value, Tensor)}
         names[:] = found
         return list(found.values())
 
     def pull(*inputs: Tensor) -> list[Tensor]:
-        return [potential.pull_slopes(graph_of(inputs[:-1], potential.dtype), inputs[-1])]
+        return [traced.pulled(potential, graph_of(inputs[:-1], potential.dtype), inputs[-1])]
 
     return (pull if part == "pull" else evaluate), names
 
