@@ -38,3 +38,29 @@ def test_large_blocks_are_reused(mebibytes: int, n_blocks: int) -> None:
     assert by_default > 50, "this allocator keeps blocks by itself: the test shows nothing"
     assert page_faults(mebibytes, n_blocks, n_calls=1) < by_default / 10
     assert page_faults(mebibytes, n_blocks, n_calls=2) < by_default / 10
+
+
+HELD = """
+import numpy as np, psutil
+from sigmaff.allocator import keep_large_blocks, return_free_memory
+
+def held():
+    return psutil.Process().memory_info().rss / 2**20
+
+keep_large_blocks()
+before = held()
+blocks = [np.ones(2**20) for _ in range(20)]
+last = np.ones(2**10)  # above them, so that the top of the heap is not free
+del blocks
+freed = held()
+return_free_memory()
+print(freed - before, held() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the setting is of glibc, on Linux")
+def test_free_memory_is_returned() -> None:
+    output = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True).stdout
+    freed, returned = map(float, output.split())
+    assert freed > 150, "this allocator returns blocks by itself: the test shows nothing"
+    assert returned < 10

@@ -57,3 +57,18 @@ def test_progress_says_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch, is
     for stage in ("training the backbone", "testing"):
         assert re.search(rf"{stage}.* 2/12\W+10 min left\W+E 3.1 meV", text), text
     assert max(map(len, text.replace("\r", "\n").splitlines())) <= 80
+
+
+def test_the_bar_of_the_stage_at_work_is_on_the_screen() -> None:
+    """A campaign has hundreds of stages; a screen has 25 lines."""
+    file = io.StringIO()
+    with Terminal(Console(file=file, force_terminal=True, width=80, height=25, highlight=False)) as terminal:
+        for number in range(60):
+            terminal.stage(f"stage {number}")
+            terminal.advance(1, 2)
+        file.seek(0)
+        file.truncate()
+        terminal.progress.refresh()
+        shown = re.findall(r"stage (\d+)", file.getvalue())
+    assert shown[-1] == "59"
+    assert len(shown) < 25

@@ -1,6 +1,7 @@
 """Work on Dask: real worker processes, which are killed."""
 
 import errno
+import gc
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster
@@ -57,6 +59,15 @@ def test_every_piece_has_its_outcome_and_one_that_raises_says_why(client: Client
     assert {index: outcome.value for index, outcome in outcomes.items()} == {0: 0, 1: 1, 2: 4, 3: None, 4: 16, 5: 25}
     assert outcomes.pop(3).error == "ValueError: three is not wanted"
     assert all(outcome.error is None for outcome in outcomes.values())
+
+
+def test_what_tasks_were_given_is_not_kept(client: Client) -> None:
+    """A campaign sends structures for weeks. Dask logs a thousand messages, each with all that was in it."""
+
+    assert [outcome.value for outcome in run_tasks(len, [np.zeros(10**5)] * 20, client)] == [10**5] * 20
+    gc.collect()
+    views = [item for item in gc.get_objects() if type(item) is memoryview]
+    assert sum(view.nbytes for view in views) < 10 * 800_000
 
 
 def fill(path: str) -> None:

@@ -6,6 +6,7 @@ operation on large temporaries pays page faults again, and they cost more than t
 
 import ctypes
 import sys
+from collections.abc import Callable
 
 M_TRIM_THRESHOLD = -1  # glibc's numbers of its own parameters
 M_MMAP_THRESHOLD = -3
@@ -18,13 +19,24 @@ MMAP_THRESHOLDS = (2**30, 2**25)
 def keep_large_blocks() -> None:
     """Reuse large blocks within this process instead of returning them to the system. Once, at its start.
 
-    Without glibc (musl, macOS, Windows) nothing happens. Memory in use stays the same; memory held stays at its peak.
+    Without glibc (musl, macOS, Windows) nothing happens. Memory in use stays the same; memory held stays at its peak
+    until ``return_free_memory``.
     """
-    if sys.platform != "linux":
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
+    if (mallopt := _from_libc("mallopt")) is None:
         return
     any(mallopt(M_MMAP_THRESHOLD, threshold) for threshold in MMAP_THRESHOLDS)  # the first that is accepted
     mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
+
+
+def return_free_memory() -> None:
+    """Give the memory that is free in this process back to the system: between the parts of long work."""
+    if (trim := _from_libc("malloc_trim")) is not None:
+        trim(0)
+
+
+def _from_libc(name: str) -> Callable[..., int] | None:
+    """A function of glibc; ``None`` where there is none."""
+    if sys.platform != "linux":
+        return None
+    function: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
+    return function

@@ -20,8 +20,14 @@ from sigmaff.extras import require
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-NO_PAGES: dict[str, list[str]] = {f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")}
-"""Dask's servers of web pages then have none."""
+LOCAL: dict[str, Any] = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.admin.low-level-log-length": 0,
+    "distributed.worker.profile.enabled": False,
+    **{f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")},
+}
+"""Dask's settings on this machine: no second try beside ours, no pages, no profile. Its logs of the last thousand
+messages hold the arguments of all tasks in them, so they are empty."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -81,7 +87,7 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
             cluster.scale(jobs=config.slurm.jobs)
             client = Client(cluster, set_as_default=False)
         else:
-            stack.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": 0, **NO_PAGES}))
+            stack.enter_context(dask.config.set(LOCAL))
             cluster = stack.enter_context(closed_late(LocalCluster(n_workers=config.n_workers, **_locked_up())))
             client = Client(cluster, set_as_default=False)
         yield stack.enter_context(closed_late(client))

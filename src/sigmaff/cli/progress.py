@@ -32,6 +32,8 @@ errors = PlainConsole(stderr=True)
 
 PLAIN_INTERVAL = 10.0
 """Seconds between lines where the output is not a terminal."""
+N_BARS = 10
+"""Bars on a terminal, the last ones: more would push the one at work off the screen."""
 
 
 class Terminal(Listener):
@@ -80,6 +82,8 @@ class Terminal(Listener):
         left = self._left(done, total)
         if self.task is None:
             self.task = self.progress.add_task(self.text, total=total, note=note, left=left)
+            for old in self.progress.task_ids[:-N_BARS]:
+                self.progress.remove_task(old)
         self.progress.update(self.task, completed=done, total=total, note=note, left=left)
         if not self.console.is_terminal:
             parts = filter(None, [f"{done}/{total}", left, note])

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from ase import Atoms
 
+from sigmaff.allocator import return_free_memory
 from sigmaff.backbones import AdoptConfig
 from sigmaff.data import label_structures, read_structures, require_elements
 from sigmaff.data.labelling import engine_state, origin_of, require_engine
@@ -112,6 +113,7 @@ class _Campaign:
         self._learn(first)
         number, reason = 1, None
         while reason is None:
+            return_free_memory()
             reason = self._round(self.directory.round(number))
             number += 1
         self.directory.end(reason)
