@@ -78,13 +78,19 @@ def watched(process: subprocess.Popen[bytes], looks: list[Look], began: float) -
 
 
 def summary(looks: list[Look]) -> dict[str, float]:
-    """Growth of memory as the slope of a line over the whole run but its begin, over the mean."""
+    """Growth of memory as the slope of a line over the whole run but its begin, over the mean.
+
+    What is held between the parts of the work is the least of each tenth; its growth is from the first to the last.
+    """
     settled = looks[int(WARM_UP * len(looks)) :]
     seconds, memory = np.array([[each.seconds, each.memory] for each in settled]).T
     slope = np.polyfit(seconds, memory, 1)[0] if len(settled) > 2 else 0.0
+    held = [float(part.min()) for part in np.array_split(memory, 10)]
     return {
         "memory, MB": round(float(memory.mean()), 1),
         "memory in each tenth, MB": [round(float(part.mean()), 1) for part in np.array_split(memory, 10)],
+        "least in each tenth, MB": [round(least, 1) for least in held],
+        "growth of the least, %": round(100 * (held[-1] / held[0] - 1), 2),
         "growth, %": round(100 * float(slope * (seconds[-1] - seconds[0]) / memory.mean()), 2),
         "open files, fewest and most": [min(each.files for each in settled), max(each.files for each in settled)],
         "threads, fewest and most": [min(each.threads for each in settled), max(each.threads for each in settled)],

@@ -58,6 +58,15 @@ def adopted(compared: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return path
 
 
+def quick(*names: str) -> pytest.MarkDecorator:
+    """All methods; the others than these with ``-m slow`` alone."""
+    return pytest.mark.parametrize(
+        "cell",
+        [pytest.param(name, marks=[] if name in names else [pytest.mark.slow]) for name in (*METHODS, ADOPTED)],
+        indirect=True,
+    )
+
+
 @pytest.fixture(params=[*METHODS, ADOPTED])
 def cell(request: pytest.FixtureRequest, compared: Workspace, adopted: Path, files: Path, tmp_path: Path) -> Cell:
     name = request.param
@@ -117,6 +126,7 @@ def test_report(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cell.output("report.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 
+@quick("backbone", "fixed_lnk", "lnk", "ensemble", "gp", "evidential", ADOPTED)
 def test_audit(cell: Cell) -> None:
     options = ("--quick", "--picoseconds", "0.01", "--json", cell.output("audit.json"))
     succeed("audit", cell.model, "--data", cell.data, *options)

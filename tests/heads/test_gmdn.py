@@ -222,6 +222,18 @@ def test_two_branches_of_energies_are_found(components: str):
     assert float((found.variance.sqrt() - true.variance.sqrt()).abs().mean()) < 0.15
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_every_component_begins_within_sight_of_the_energies(seed: int):
+    """The likelihood has no gradient left for a Gaussian that misses them by many σ, and slopes alone are right
+    wherever it is: a training with forces once left 0.9 of the weight on such a one."""
+    torch.manual_seed(seed)
+    head, pooled = GMDN(GMDNConfig(components="separate"), plain_embedding(8), (1,)), torch.randn(300, 8)
+    with torch.no_grad():
+        found = head(pooled, bags([1] * 300))
+    energies = torch.linspace(-2.0, 2.0, 9)[:, None, None]  # units of the rms force component times 1 Å
+    assert ((energies - found.means) / found.stds).abs().max() < 6.0
+
+
 @with_both
 @on_backbones
 def test_energies_are_invariant_under_permutation_and_forces_conserve_them(

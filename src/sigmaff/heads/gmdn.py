@@ -34,6 +34,9 @@ from sigmaff.heads.base import EnergyDistribution, Head, HeadSettings
 
 FIRST_WIDTH = 0.1
 """The width s, or each σ_c, before training, about. Of energies that miss by less than s, a likelihood says little."""
+FIRST_WIDTH_ALONE = 1.0
+"""The same where components share nothing. Of a Gaussian that misses the energies by many σ_c the likelihood says
+nothing: it would stay there, and could have a large weight, for the loss of forces sees slopes alone."""
 NO_SPREAD = 1e-6
 """Sums over atoms that differ by no more than this part of themselves are the same."""
 
@@ -76,6 +79,11 @@ class GaussianMixture(EnergyDistribution):
         deviation = (energy.unsqueeze(-1) - self.means) / self.stds
         log_gaussians = -0.5 * deviation.square() - self.stds.log() - 0.5 * math.log(2.0 * math.pi)
         return torch.logsumexp(self.log_weights + log_gaussians, dim=-1)
+
+
+def _inverse(width: float) -> float:
+    """The number whose softplus is the width."""
+    return math.log(math.expm1(width))
 
 
 def _network(sizes: Sequence[int]) -> nn.Sequential:
@@ -129,6 +137,8 @@ class GMDN(Head):
             self.network = _network(config.sizes(n_pooled, 3 * config.n_components + 1))
         else:
             self.network = Networks(3 * config.n_components, config.sizes(n_pooled, 1))
+            with torch.no_grad():
+                self.network.biases[-1][2 * config.n_components :] += _inverse(FIRST_WIDTH_ALONE) - _inverse(FIRST_WIDTH)
         self.pooled_mean = nn.Buffer(torch.zeros(n_pooled))
         self.pooled_spread = nn.Buffer(torch.ones(()))
 
@@ -168,7 +178,7 @@ class GMDN(Head):
     def _components(self, pooled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log π_c, what μ_c adds to the readout, and σ_c, (n_structures, n_components) each."""
         outputs = self.network(pooled).flatten(1)
-        first = math.log(math.expm1(FIRST_WIDTH))
+        first = _inverse(FIRST_WIDTH)
         if self.linear is None:
             logits, added, stds = outputs.unflatten(-1, (3, -1)).unbind(-2)
             stds = functional.softplus(stds + first)

@@ -38,7 +38,7 @@ growth of force σ.
 3: precision of each network, noise of labels in Gaussian processes. 2: ensembles and dropout. All versions load."""
 METADATA_KEY = "sigmaff"
 MAX_MEMBERS = 1000
-SAMPLED = {name for name, kind in HEADS.items() if issubclass(kind.Config, SampledHeadSettings)}
+SAMPLED = [name for name, kind in HEADS.items() if issubclass(kind.Config, SampledHeadSettings)]
 """Names of heads whose settings say how the samples behind force σ are drawn."""
 
 
