@@ -11,6 +11,8 @@ IndexArray = npt.NDArray[np.int64]
 
 MIN_DISTANCE = 0.1
 """Å. Two atoms closer than this are an error in the input."""
+MAX_LATTICE = 1e12
+"""Å. The normals of a cell with longer vectors may not be finite numbers."""
 MAX_CELLS = 100_000
 """Into which the search divides space; it does not survive if this leaves less than one along an axis."""
 MAX_OPEN_CELLS = 1000
@@ -126,8 +128,8 @@ def _ordered(pair_index: IndexArray, shift: IndexArray, n_atoms: int) -> tuple[I
 
 def _checked_cell(cell: FloatArray, periodic: npt.NDArray[np.bool_]) -> FloatArray:
     """Check the cell. Replace its non-periodic vectors by unit vectors normal to the periodic ones: it has a volume."""
-    if not np.isfinite(cell).all():
-        raise DataError("the cell contains values that are not finite numbers")
+    if not (np.abs(cell) <= MAX_LATTICE).all():
+        raise DataError(f"the cell contains values that are not finite numbers, or above {MAX_LATTICE:g} Å")
     for axis in range(3):
         if periodic[axis] and np.linalg.norm(cell[axis]) < MIN_DISTANCE:
             raise DataError(

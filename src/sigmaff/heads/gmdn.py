@@ -138,7 +138,8 @@ class GMDN(Head):
         else:
             self.network = Networks(3 * config.n_components, config.sizes(n_pooled, 1))
             with torch.no_grad():
-                self.network.biases[-1][2 * config.n_components :] += _inverse(FIRST_WIDTH_ALONE) - _inverse(FIRST_WIDTH)
+                widths = self.network.biases[-1][2 * config.n_components :]
+                widths += _inverse(FIRST_WIDTH_ALONE) - _inverse(FIRST_WIDTH)
         self.pooled_mean = nn.Buffer(torch.zeros(n_pooled))
         self.pooled_spread = nn.Buffer(torch.ones(()))
 
