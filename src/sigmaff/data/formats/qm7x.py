@@ -76,6 +76,8 @@ def _structure(path: Path, name: str, data: dict[str, FloatArray]) -> Atoms:
     for needed in ("atNUM", "atXYZ"):
         if needed not in data:
             raise DataError(f"{path}: {name} has no {needed}")
+    if (shape := data["atXYZ"].shape) != (n := data["atNUM"].size, 3):
+        raise DataError(f"{path}: {name} has {n} atomic numbers (atNUM), but positions of shape {shape} (atXYZ)")
     with reading(f"{path}, {name}", "QM7-X HDF5"):
         numbers = atomic_numbers(f"{path}, {name}", data["atNUM"])
         return Atoms(numbers=numbers, positions=data["atXYZ"], info={"structure": name})
