@@ -73,15 +73,24 @@ class Running:
             time.sleep(0.01)
         raise TimeoutError("it does not come to that operation")
 
-    def strike(self, number: signal.Signals, after: float) -> bool:
-        """Send a signal after so many seconds; false if it had ended."""
-        end = time.monotonic() + after
+    def wait(self, seconds: float) -> bool:
+        """So long; false if it has ended before."""
+        end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return False
             time.sleep(min(left, 0.005))
-        os.kill(self.process, number)
         return True
+
+    def workers(self) -> list[int]:
+        """Processes that Dask has started for it."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, ValueError):  # it has just ended
+                group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
+                if group == self.process and b"spawn_main" in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+        return sorted(found)
 
     def end(self, seconds: float = SECONDS) -> Ended:
         descriptor = os.pidfd_open(self.process)
