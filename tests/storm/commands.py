@@ -1,6 +1,7 @@
 """The long commands, each so small that it takes a second, and the folder that it runs in."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,27 @@ import yaml
 from ase.build import molecule
 from matplotlib.figure import Figure
 
+import sigmaff
 import toy_host  # noqa: F401 - makes the adapter known
 from campaign_case import SETTINGS
 from cli_case import TINY, ether_frames, morse_frames
 from sigmaff.backbones import SchNetConfig
+from sigmaff.data import ReferenceEnergies
 from sigmaff.evaluation import paired
+from sigmaff.models import export
 from sigmaff.report import figures
-from sigmaff.runs import compare
+from sigmaff.runs import compare, demo
+from sigmaff.runs.config import RunConfig
 from sigmaff_paper.experiments import settings
 from sigmaff_paper.tables.hyperparameters import Sizes
 from storm.trial import run
+
+BACKBONE = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
+DEMO = {
+    **{"N_ETHANOL": 50, "N_TRAIN": 20, "N_VALIDATION": 20, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1},
+    **{"EQUILIBRATION": 1, "SAMPLE_EVERY": 2},
+}
+_real_demo = demo.demo_config
 
 MODEL, STARTS = "model.sigmaff", "start.extxyz"
 
@@ -43,6 +55,15 @@ COMMANDS: dict[str, Command] = {
     "train-ensemble": Command(arguments=("train", "ensemble.yaml")),
     "calibrate": Command(arguments=("calibrate", MODEL, "held_out.extxyz")),
     "adopt": Command(arguments=("adopt", "toy:a", "held_out.extxyz", "-o", "adopted.sigmaff", "--trust"), forced=True),
+    "export": Command(arguments=("export", MODEL, "model.pt2", "--energy-only"), forced=True),
+    "audit": Command(
+        arguments=(
+            *("audit", MODEL, "--data", "held_out.extxyz", "--quick", "--picoseconds", "0.005"),
+            *("--json", "audit.json", "--markdown", "audit.md", "--html", "audit.html"),
+        ),
+        forced=True,
+    ),
+    "demo": Command(arguments=("demo",)),
     "compare": Command(arguments=("compare", "run.yaml", "--methods", "fixed_lnk")),
     "md": Command(
         arguments=(
@@ -118,13 +139,37 @@ def _campaign() -> dict[str, Any]:
 
 
 def make_small() -> None:
-    """What takes long and writes nothing is shortened in this process: experiments, timing, figures."""
+    """What takes long and writes nothing is shortened in this process, or done once: experiments, timing, figures."""
     compare.ROUNDS, paired.N_RESAMPLES = 1, 10
     figures.new_figure, Figure.savefig = _empty, _drawn  # type: ignore[method-assign]
-    network = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
-    settings.BACKBONES["quick"]["schnet"] = network
+    export._compiled, demo.sample, sigmaff.audit = kept(export._compiled), kept(demo.sample), kept(sigmaff.audit)
+    for name, size in DEMO.items():
+        setattr(demo, name, size)
+    demo.demo_config = _small_demo
+    settings.BACKBONES["quick"]["schnet"] = BACKBONE
     settings.SIZES["quick"]["qm7x"] = Sizes(batch_size=10, n_train=30, n_validation=14, n_test=12, n_ood=6)
     settings.QUICK["qm7x"] = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2, n_inducing=10)
+
+
+def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The result of the first call with these texts among its arguments, for this process and its copies."""
+    results: dict[tuple[str, ...], Any] = {}
+
+    def first(*arguments: Any, **named: Any) -> Any:
+        key = tuple(each for each in (*arguments, *named.values()) if isinstance(each, str))
+        if key not in results:
+            results[key] = function(*arguments, **named)
+        return results[key]
+
+    return first
+
+
+def _small_demo(directory: Path, references: ReferenceEnergies = demo.METHOD) -> RunConfig:
+    """The settings of the demonstration, for a network that trains in a second."""
+    made = _real_demo(directory, references)
+    network = made.model.model_copy(update={"backbone": BACKBONE})
+    training = made.training.model_copy(update={"max_epochs": 2, "validate_every": 1})
+    return made.model_copy(update={"model": network, "training": training})
 
 
 def _empty(*_: Any, **__: Any) -> Figure:

@@ -132,6 +132,7 @@ def _run(arguments: Sequence[str], folder: Path, blow: Blow | None, read: int, l
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(folder)
+        os.environ["XDG_CONFIG_HOME"] = str(folder / "settings")  # where the list of trusted files is
         signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts this in the background ignores it
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
