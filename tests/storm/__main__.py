@@ -26,7 +26,7 @@ from storm.commands import COMMANDS, make_folder, make_small
 from storm.here import without_dask
 from storm.storms import KINDS, Outcome, Storms, Trial
 
-SHARES = {"kills": 1.0, "full": 1.0, "signals": 0.1, "rivals": 1.0, "small_disks": 1.0}
+SHARES = {"kills": 0.1, "cuts": 1.0, "full": 1.0, "signals": 0.1, "rivals": 1.0, "small_disks": 1.0}
 """Of what can be struck."""
 
 

@@ -168,7 +168,7 @@ def _small_demo(directory: Path, references: ReferenceEnergies = demo.METHOD) ->
     """The settings of the demonstration, for a network that trains in a second."""
     made = _real_demo(directory, references)
     network = made.model.model_copy(update={"backbone": BACKBONE})
-    training = made.training.model_copy(update={"max_epochs": 2, "validate_every": 1})
+    training = made.training.model_copy(update={"max_epochs": 2, "validate_every": 1, "tensorboard": False})
     return made.model_copy(update={"model": network, "training": training})
 
 

@@ -11,6 +11,8 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from sigmaff.files import TEMPORARY
+
 TIMES = re.compile(r"(.*_)?(seconds(_per_structure)?|milliseconds|date|sha256|digest)")
 """Keys and columns of what differs from run to run; the digest of a model file covers its times too."""
 NUMBERS = re.compile(r"\d[\d.,e+-]*")
@@ -20,6 +22,23 @@ def contents(folder: Path) -> dict[str, Any]:
     """The content of each file by its path, hidden ones and leftovers included."""
     paths = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
     return {str(path.relative_to(folder)): _readable(path) for path in paths}
+
+
+def same_states(states: Path) -> list[list[Path]]:
+    """Folders in groups of equal files and folders within; names of temporary files, which are random, may differ."""
+    groups: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+    for folder in sorted(states.iterdir(), key=lambda path: (int(path.name.split()[-1]), path.name.startswith("half"))):
+        key = tuple(sorted((_lasting(path.relative_to(folder)), _digest(path)) for path in folder.rglob("*")))
+        groups.setdefault(key, []).append(folder)
+    return list(groups.values())
+
+
+def _lasting(path: Path) -> str:
+    return str(path.with_name(".sigmaff-temporary") if TEMPORARY.fullmatch(path.name) else path)
+
+
+def _digest(path: Path) -> str:
+    return "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
@@ -74,7 +93,7 @@ def _content(path: Path) -> Any:
         return NUMBERS.sub("0", path.read_text())
     if path.suffix == ".png":
         return path.read_bytes()[-8:]  # it is whole
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return _digest(path)
 
 
 def _tensors(path: Path) -> Any:

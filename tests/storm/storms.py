@@ -19,7 +19,7 @@ import numpy as np
 from sigmaff.files import TEMPORARY
 from storm.commands import Command
 from storm.layer import GROWS, Blow, What
-from storm.results import contents, differences
+from storm.results import contents, differences, same_states
 from storm.trial import Ended, Running, clear, run
 
 INTERRUPTED = 130
@@ -82,6 +82,26 @@ class Storms:
         struck = self._run_anew(blow).code == -signal.SIGKILL
         return Outcome(struck=struck, broken=self._resumed())
 
+    def cuts(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
+        """As ``kills``, in a third of the time: a kill leaves the files of its moment, so these are copied in one run.
+
+        Equal files are tried once. An outcome counts the kills that would leave them.
+        """
+        _, states = self.unbroken, self.work.parent / "states"
+        shutil.rmtree(states, ignore_errors=True)
+        self._anew()
+        run(self.command.arguments, self.work, states=states)
+        groups = same_states(states)
+        chosen = rng.permutation(len(groups))[: max(1, round(share * len(groups)))]
+        for same in [groups[index] for index in np.sort(chosen)]:
+            yield Trial(name=f"{same[0].name}, {len(same)} such", run=partial(self._cut, same))
+
+    def _cut(self, same: Sequence[Path]) -> Outcome:
+        clear()
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(same[0], self.work)
+        return Outcome(struck=len(same), broken=self._resumed())
+
     def full(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
         """A disk that is full from each operation on that takes room."""
         numbers = [number for number, kind in enumerate(self.unbroken.kinds, 1) if kind in GROWS]
@@ -137,7 +157,7 @@ class Storms:
 
     def _rivalled(self, blow: Blow) -> Outcome:
         self._anew()
-        first = Running(self.command.arguments, self.work, blow, "first")
+        first = Running(self.command.arguments, self.work, blow, name="first")
         if not first.is_waiting():
             first.end()
             return Outcome(struck=0)
@@ -238,6 +258,7 @@ def small_disk(place: Path, n_pages: int) -> Iterator[Callable[[], None] | None]
 
 KINDS: dict[str, Callable[..., Iterator[Trial]]] = {
     "kills": Storms.kills,
+    "cuts": Storms.cuts,
     "full": Storms.full,
     "signals": Storms.signals,
     "rivals": Storms.rivals,

@@ -43,8 +43,16 @@ class Ended:
 class Running:
     """A command under way in a folder."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, blow: Blow | None = None, name: str = "log") -> None:
-        """name: of the files beside the folder that tell of it."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        blow: Blow | None = None,
+        *,
+        states: Path | None = None,
+        name: str = "log",
+    ) -> None:
+        """states: a folder for those before each operation; name: of the files beside the folder that tell of it."""
         self.log, self.counted = folder.parent / f"{name}.txt", folder.parent / f"{name}.json"
         for left in (self.log, self.counted):
             left.unlink(missing_ok=True)
@@ -54,7 +62,7 @@ class Running:
         self.process = os.fork()
         if self.process == 0:
             os.close(self.line)
-            _run(arguments, folder, blow, read, self.log, self.counted)
+            _run(arguments, Layer(folder, blow, states), folder, read, self.log, self.counted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(read)
 
@@ -117,12 +125,12 @@ def clear() -> None:
             os.killpg(_groups.pop(), signal.SIGKILL)
 
 
-def run(arguments: Sequence[str], folder: Path, blow: Blow | None = None) -> Ended:
+def run(arguments: Sequence[str], folder: Path, blow: Blow | None = None, *, states: Path | None = None) -> Ended:
     """Run a command in a folder to its end."""
-    return Running(arguments, folder, blow).end()
+    return Running(arguments, folder, blow, states=states).end()
 
 
-def _run(arguments: Sequence[str], folder: Path, blow: Blow | None, read: int, log: Path, counted: Path) -> None:
+def _run(arguments: Sequence[str], layer: Layer, folder: Path, read: int, log: Path, counted: Path) -> None:
     """In the copy."""
     code = 99
     try:
@@ -136,7 +144,6 @@ def _run(arguments: Sequence[str], folder: Path, blow: Blow | None, read: int, l
         signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts this in the background ignores it
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        layer = Layer(folder, blow)
         layer.install()
         code = _called(arguments)
         counted.write_text(json.dumps(layer.kinds))
