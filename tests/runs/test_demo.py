@@ -86,7 +86,7 @@ def test_a_second_demonstration_is_refused_before_its_work(tmp_path: Path, monke
     """And temporary files of one that was killed go."""
     left = tmp_path / ".sigmaff-abcd1234-ethanol.extxyz"
     left.touch()
-    monkeypatch.setattr(demo, "sample", killed)
+    monkeypatch.setattr(demo, "sample", None)
     with folder_lock(tmp_path):
         assert not left.exists()
         with pytest.raises(SigmaffError, match="another process is at work in this folder"):

@@ -15,7 +15,8 @@ from sigmaff.files import TEMPORARY
 
 TIMES = re.compile(r"(.*_)?(seconds(_per_structure)?|milliseconds|date|sha256|digest)")
 """Keys and columns of what differs from run to run; the digest of a model file covers its times too."""
-NUMBERS = re.compile(r"\d[\d.,e+-]*")
+NUMBERS = re.compile(r"\d[\d.,e+-]*(\s(µs|ms|s|min|h)\b)?")
+"""In pages; a time has the unit that reads best."""
 
 
 def contents(folder: Path) -> dict[str, Any]:
