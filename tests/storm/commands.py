@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command(arguments=("export", MODEL, "model.pt2", "--energy-only"), forced=True),
     "audit": Command(
         arguments=(
-            *("audit", MODEL, "--data", "held_out.extxyz", "--quick", "--picoseconds", "0.005"),
+            *("audit", MODEL, "--data", "held_out.extxyz", "--quick", "--picoseconds", "0.01"),
             *("--json", "audit.json", "--markdown", "audit.md", "--html", "audit.html"),
         ),
         forced=True,
