@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command(arguments=("export", MODEL, "model.pt2", "--energy-only"), forced=True),
     "audit": Command(
         arguments=(
-            *("audit", MODEL, "--data", "held_out.extxyz", "--quick", "--picoseconds", "0.01"),
+            *("audit", "potential.sigmaff", "--data", "held_out.extxyz", "--quick", "--picoseconds", "0.01"),
             *("--json", "audit.json", "--markdown", "audit.md", "--html", "audit.html"),
         ),
         forced=True,
@@ -124,6 +124,7 @@ def make_folder(folder: Path) -> None:
     assert made.code == 0, made.text
     shutil.move(folder / "made" / MODEL, folder / MODEL)
     shutil.rmtree(folder / "made")
+    shutil.copyfile(folder / MODEL, folder / "potential.sigmaff")  # a name of its own; else it is that of the folder
 
 
 def _campaign() -> dict[str, Any]:
