@@ -567,6 +567,30 @@ def test_a_signal_that_compiled_code_turns_into_an_error_is_an_interruption() ->
     assert done.returncode == 130
 
 
+IN_A_DESTRUCTOR = """
+import signal, sys, time
+import sigmaff
+from sigmaff.cli.main import main
+class Engine:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+def load(*_, **__):
+    Engine()
+    time.sleep(10.0)
+    sys.exit("it goes on")
+sigmaff.load = load
+sys.argv = ["sigmaff", "calibrate", "model.sigmaff", "data.extxyz"]
+main()
+"""
+
+
+def test_a_signal_in_a_destructor_ends_a_command() -> None:
+    """Python ignores exceptions there; tblite's results have destructors."""
+    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False)
+    assert done.stderr == "interrupted; run the same command again\n"
+    assert done.returncode == 130
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_in_one_line(workspace: Workspace, tmp_path: Path, number: signal.Signals) -> None:
     """And its lock is gone."""

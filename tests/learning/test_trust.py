@@ -9,7 +9,7 @@ import yaml
 
 from campaign_case import SETTINGS
 from cli_case import fail, succeed
-from sigmaff.backbones.hosts.trust import trusted_list
+from sigmaff.backbones.hosts.trust import is_trusted, trust_file, trusted_list
 from sigmaff.data.labelling import EngineConfig
 from sigmaff.errors import ConfigError
 from sigmaff.factory import import_factory
@@ -69,6 +69,18 @@ def test_trust_is_remembered_by_content(tmp_path: Path):
         settings_of(CampaignConfig, path)
     succeed("trust", path)
     assert settings_of(CampaignConfig, path).engine.calculator == NAME
+
+
+def test_a_list_that_a_kill_has_cut_goes_on(tmp_path: Path):
+    """In the middle of a line, and of the letter é."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for path in (one, other):
+        path.write_text(path.name)
+    trust_file(one)
+    with trusted_list().open("ab") as file:
+        file.write(b"0123456789abcdef  /home/\xc3")
+    assert is_trusted(trust_file(other))
+    assert is_trusted(trust_file(one))
 
 
 def test_what_names_no_program_needs_no_trust_and_gets_none(tmp_path: Path):

@@ -117,6 +117,22 @@ def artefact(home: Path) -> tuple[Potential, Path]:
     return potential, path
 
 
+def test_an_artefact_is_trusted_before_it_is_there(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """So that none is left that its maker may not use, wherever a kill falls."""
+    potential, path = trained_like(LNKConfig(n_samples=16)), home / "killed.pt2"
+    program = uncompiled(potential, potential.prepare(export.example_graph(potential)))
+    monkeypatch.setattr(export, "_compiled", lambda _, part: ([__file__], tuple(program._outputs[part])))
+    monkeypatch.setattr(export, "_opened", lambda *_: program)
+    monkeypatch.setattr(export, "trust_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export.export(potential, path, forces_std=False)
+    assert not path.exists()
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def frames(*structures: Atoms) -> AtomicGraph:
     return batch_graphs([build_graph(atoms, BACKBONE.cutoff) for atoms in structures])
 

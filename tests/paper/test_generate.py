@@ -20,6 +20,7 @@ from tblite.ase import TBLite
 from typer.testing import CliRunner
 
 from dask_case import running_scheduler
+from sigmaff import tasks
 from sigmaff.data import read_structures
 from sigmaff.data.labelling import EngineConfig, label
 from sigmaff.errors import ConfigError, DataError, SigmaffError
@@ -250,18 +251,18 @@ def test_resume_of_a_killed_generation(client: "Client", tmp_path: Path) -> None
     """With one worker molecules end in their order: water is done, then the program dies."""
     smiles, folder = ["O", "C(", "CO"], tmp_path / "set"
     with pytest.raises(KilledError):
-        generate(folder, smiles, SMALL, client, Seen(dies_at=1))
+        generate(folder, smiles, SMALL, lambda: client, Seen(dies_at=1))
     (water,) = (folder / "molecules").iterdir()
     assert not (folder / "equilibrium.extxyz").exists()
     before = water.stat().st_mtime_ns
     seen = Seen()
-    counts = generate(folder, smiles, SMALL, client, seen)
+    counts = generate(folder, smiles, SMALL, lambda: client, seen)
     assert counts == {"molecules": 2, "equilibrium": 2, "nonequilibrium": 6, "failures": 1}
     assert seen.states == [(1, 3), (2, 3), (3, 3)]
     assert water.stat().st_mtime_ns == before
     assert json.loads((folder / "failures.json").read_text())[0]["smiles"] == "C("
     _check_files(folder, smiles)
-    assert generate(folder, smiles, SMALL, client, seen) == counts
+    assert generate(folder, smiles, SMALL, no_workers, seen) == counts
     assert seen.states[3:] == [(3, 3)]
     assert water.stat().st_mtime_ns == before
     _check_other_settings(folder, client)
@@ -284,7 +285,7 @@ def _check_files(folder: Path, smiles: list[str]) -> None:
 
 def _check_other_settings(folder: Path, client: "Client") -> None:
     def again(smiles: list[str], **changes: object) -> None:
-        generate(folder, smiles, SMALL.model_copy(update=changes), client)
+        generate(folder, smiles, SMALL.model_copy(update=changes), lambda: client)
 
     again(["O", "C(", "CO"], time_limit=5.0)  # decides nothing about what is made
     with pytest.raises(ConfigError, match=r"set belongs to another run \(displaced: was 3, now 4; seed: was 0"):
@@ -295,19 +296,24 @@ def _check_other_settings(folder: Path, client: "Client") -> None:
         again(["O"])
 
 
-def test_a_directory_in_use(client: "Client", tmp_path: Path) -> None:
+def no_workers(*_: object) -> "Client":
+    raise AssertionError("nobody has work for them")
+
+
+def test_a_directory_in_use_is_refused_before_workers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "workers", no_workers)
     with folder_lock(tmp_path), pytest.raises(SigmaffError, match="another process is at work"):
-        generate(tmp_path, ["O"], SMALL, client)
+        CliRunner().invoke(app, ["qm7x-like", "--output", str(tmp_path), "--molecules", "1"], catch_exceptions=False)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_of_something_else(client: "Client", tmp_path: Path) -> None:
     (tmp_path / "letter.txt").touch()
     with pytest.raises(ConfigError, match=r"holds other files and no generate\.json"):
-        generate(tmp_path, ["O"], SMALL, client)
+        generate(tmp_path, ["O"], SMALL, lambda: client)
     (tmp_path / "generate.json").write_text("[]")
     with pytest.raises(DataError, match=r"generate\.json is damaged or not written by sigmaff"):
-        generate(tmp_path, ["O"], SMALL, client)
+        generate(tmp_path, ["O"], SMALL, lambda: client)
 
 
 def test_the_command(client: "Client", tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import sys
+import time
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import ase.io
 import numpy as np
+import psutil
 import pytest
 from ase import units
 from ase.build import molecule
@@ -16,6 +19,7 @@ from tblite.ase import TBLite
 
 from cli_case import succeed
 from sigmaff.errors import SigmaffError
+from sigmaff.files import folder_lock
 from sigmaff.models.file import read_header
 from sigmaff.progress import Listener
 from sigmaff.runs import demo
@@ -47,6 +51,46 @@ def test_a_process_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "get_context", lambda _: get_context("fork"))  # finds this function at once
     with pytest.raises(SigmaffError, match="was killed, perhaps for lack of memory; run the same command again"):
         demo.sample("H2O", 4, Listener())
+
+
+def begin_and_sleep(*arguments: object) -> None:
+    Path("begun").touch()
+    time.sleep(1e6)
+
+
+ENDLESS = """
+import test_demo
+from sigmaff.progress import Listener
+from sigmaff.runs import demo
+demo.simulate, demo.N_WORKERS = test_demo.begin_and_sleep, 1
+demo.sample("H2O", 6, Listener())
+"""
+
+
+def test_workers_end_with_a_demonstration_that_is_killed(tmp_path: Path) -> None:
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    program = psutil.Popen([sys.executable, "-c", ENDLESS], cwd=tmp_path, env=os.environ | paths)
+    while not (tmp_path / "begun").exists():
+        assert program.is_running()
+        time.sleep(0.05)
+    workers = program.children()
+    program.kill()
+    program.wait()
+    _, left = psutil.wait_procs(workers, timeout=30.0)
+    for worker in left:
+        worker.kill()
+    assert not left
+
+
+def test_a_second_demonstration_is_refused_before_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And temporary files of one that was killed go."""
+    left = tmp_path / ".sigmaff-abcd1234-ethanol.extxyz"
+    left.touch()
+    monkeypatch.setattr(demo, "sample", None)
+    with folder_lock(tmp_path):
+        assert not left.exists()
+        with pytest.raises(SigmaffError, match="another process is at work in this folder"):
+            demo.run_demo(tmp_path)
 
 
 @pytest.mark.usefixtures("_small")

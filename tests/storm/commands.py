@@ -1,24 +1,39 @@
 """The long commands, each so small that it takes a second, and the folder that it runs in."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ase.io
+import torch
 import yaml
 from ase.build import molecule
 from matplotlib.figure import Figure
 
+import sigmaff
 import toy_host  # noqa: F401 - makes the adapter known
 from campaign_case import SETTINGS
 from cli_case import TINY, ether_frames, morse_frames
 from sigmaff.backbones import SchNetConfig
+from sigmaff.data import ReferenceEnergies
 from sigmaff.evaluation import paired
-from sigmaff.runs import compare
+from sigmaff.models import Potential, export
+from sigmaff.models.program import Part, Program, Topology, function_of, inputs_of
+from sigmaff.report import figures
+from sigmaff.runs import compare, demo
+from sigmaff.runs.config import RunConfig
 from sigmaff_paper.experiments import settings
 from sigmaff_paper.tables.hyperparameters import Sizes
 from storm.trial import run
+
+BACKBONE = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
+DEMO = {
+    **{"N_ETHANOL": 50, "N_TRAIN": 20, "N_VALIDATION": 20, "N_ETHER": 12, "N_REPLICAS": 2, "N_WORKERS": 1},
+    **{"EQUILIBRATION": 1, "SAMPLE_EVERY": 2},
+}
+_real_demo = demo.demo_config
 
 MODEL, STARTS = "model.sigmaff", "start.extxyz"
 
@@ -42,6 +57,15 @@ COMMANDS: dict[str, Command] = {
     "train-ensemble": Command(arguments=("train", "ensemble.yaml")),
     "calibrate": Command(arguments=("calibrate", MODEL, "held_out.extxyz")),
     "adopt": Command(arguments=("adopt", "toy:a", "held_out.extxyz", "-o", "adopted.sigmaff", "--trust"), forced=True),
+    "export": Command(arguments=("export", MODEL, "model.pt2", "--energy-only"), forced=True),
+    "audit": Command(
+        arguments=(
+            *("audit", "potential.sigmaff", "--data", "held_out.extxyz", "--quick", "--picoseconds", "0.01"),
+            *("--json", "audit.json", "--markdown", "audit.md", "--html", "audit.html"),
+        ),
+        forced=True,
+    ),
+    "demo": Command(arguments=("demo",)),
     "compare": Command(arguments=("compare", "run.yaml", "--methods", "fixed_lnk")),
     "md": Command(
         arguments=(
@@ -100,11 +124,13 @@ def make_folder(folder: Path) -> None:
     assert made.code == 0, made.text
     shutil.move(folder / "made" / MODEL, folder / MODEL)
     shutil.rmtree(folder / "made")
+    shutil.copyfile(folder / MODEL, folder / "potential.sigmaff")  # a name of its own; else it is that of the folder
 
 
 def _campaign() -> dict[str, Any]:
     return SETTINGS | {
-        "start": SETTINGS["start"] | {"n_labels": 8},
+        "start": SETTINGS["start"] | {"n_labels": 4},
+        "hold_out_every": 2,
         "select": {"n": 2},
         "engine": {"calculator": "gfn2-xtb"},
         "cluster": {"n_workers": 1},
@@ -116,13 +142,58 @@ def _campaign() -> dict[str, Any]:
 
 
 def make_small() -> None:
-    """What takes long and writes nothing is shortened in this process: experiments, timing, figures."""
+    """What takes long and writes nothing is shortened in this process, or done once: experiments, timing, figures."""
     compare.ROUNDS, paired.N_RESAMPLES = 1, 10
-    Figure.savefig = _drawn  # type: ignore[method-assign]
-    network = SchNetConfig(n_hidden=16, n_filters=16, n_interactions=1, n_gaussians=8, cutoff=3.0)
-    settings.BACKBONES["quick"]["schnet"] = network
+    figures.new_figure, Figure.savefig = _empty, _drawn  # type: ignore[method-assign]
+    demo.sample, sigmaff.audit = kept(demo.sample), kept(sigmaff.audit)
+    _compile_nothing()
+    for name, size in DEMO.items():
+        setattr(demo, name, size)
+    demo.demo_config = _small_demo
+    settings.BACKBONES["quick"]["schnet"] = BACKBONE
     settings.SIZES["quick"]["qm7x"] = Sizes(batch_size=10, n_train=30, n_validation=14, n_test=12, n_ood=6)
     settings.QUICK["qm7x"] = settings.Quick(epochs=2, head_epochs=1, warmup_steps=2, n_inducing=10)
+
+
+def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The result of the first call with these texts among its arguments, for this process and its copies."""
+    results: dict[tuple[str, ...], Any] = {}
+
+    def first(*arguments: Any, **named: Any) -> Any:
+        key = tuple(each for each in (*arguments, *named.values()) if isinstance(each, str))
+        if key not in results:
+            results[key] = function(*arguments, **named)
+        return results[key]
+
+    return first
+
+
+def _compile_nothing() -> None:
+    """Parts of a program are functions of Python; what an artefact holds as machine code is this file."""
+    functions: dict[Part, Any] = {}
+
+    def compiled(potential: Potential, part: Part) -> tuple[list[str], tuple[str, ...]]:
+        graph = potential.prepare(export.example_graph(potential))
+        functions[part], names = function_of(potential, part)
+        with torch.no_grad():
+            functions[part](*inputs_of(graph, Topology.of(graph, potential.elements).layout))  # fills the names
+        return [__file__], tuple(names)
+
+    export._compiled = compiled
+    export._opened = lambda path, outputs: Program(functions, outputs)
+
+
+def _small_demo(directory: Path, references: ReferenceEnergies = demo.METHOD) -> RunConfig:
+    """The settings of the demonstration, for a network that trains in a second."""
+    made = _real_demo(directory, references)
+    network = made.model.model_copy(update={"backbone": BACKBONE})
+    training = made.training.model_copy(update={"max_epochs": 2, "validate_every": 1, "tensorboard": False})
+    return made.model_copy(update={"model": network, "training": training})
+
+
+def _empty(*_: Any, **__: Any) -> Figure:
+    """A figure without axes, which take long."""
+    return Figure()
 
 
 def _drawn(figure: Figure, file: Any, **_: Any) -> None:

@@ -8,6 +8,7 @@ import builtins
 import errno
 import io
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -47,8 +48,9 @@ class Blow:
 class Layer:
     """Counts the operations within a folder."""
 
-    def __init__(self, folder: Path, blow: Blow | None) -> None:
-        self.folder, self.blow = str(folder.resolve()), blow
+    def __init__(self, folder: Path, blow: Blow | None, states: Path | None = None) -> None:
+        """states: a folder for copies, of the files as a kill at each operation would leave them."""
+        self.folder, self.blow, self.states = str(folder.resolve()), blow, states
         self.kinds: list[Kind] = []
         self.lock = threading.RLock()
         self.sync = os.fsync
@@ -65,6 +67,7 @@ class Layer:
         with self.lock:
             self.kinds.append(kind)
             number = len(self.kinds)
+            self.keep(f"kill at {number}")
         if self.blow is None or number < self.blow.at:
             return True
         what, is_now = self.blow.what, number == self.blow.at
@@ -78,6 +81,11 @@ class Layer:
         elif what == "twice" and number <= self.blow.at + 1:
             os.kill(os.getpid(), signal.SIGINT)
         return not (kind in GROWS and (what == "full" or (what == "once" and is_now)))
+
+    def keep(self, name: str) -> None:
+        """Copy the files of now, if states are wanted."""
+        if self.states is not None:
+            shutil.copytree(self.folder, self.states / name)
 
     def is_broken(self, *what: What) -> bool:
         """Whether the write that was just counted is the one to be broken in the middle."""
@@ -144,6 +152,10 @@ class Watched(io.FileIO):
 
     def write(self, data: Any) -> int:
         passes, content = self.layer.passes("write", self.place), bytes(data)
+        if self.layer.states is not None:
+            begun = super().write(content[: len(content) // 2])
+            self.layer.keep(f"half at {len(self.layer.kinds)}")
+            return begun + super().write(content[begun:])
         if self.layer.is_broken("half", "full", "once"):
             super().write(content[: len(content) // 2])
         if self.layer.is_broken("half"):

@@ -6,20 +6,40 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from sigmaff.files import TEMPORARY
+
 TIMES = re.compile(r"(.*_)?(seconds(_per_structure)?|milliseconds|date|sha256|digest)")
 """Keys and columns of what differs from run to run; the digest of a model file covers its times too."""
-NUMBERS = re.compile(r"\d[\d.,e+-]*")
+NUMBERS = re.compile(r"\d[\d.,e+-]*(\s(µs|ms|s|min|h)\b)?")
+"""In pages; a time has the unit that reads best."""
 
 
 def contents(folder: Path) -> dict[str, Any]:
     """The content of each file by its path, hidden ones and leftovers included."""
     paths = (path for path in sorted(folder.rglob("*")) if not path.is_dir())
     return {str(path.relative_to(folder)): _readable(path) for path in paths}
+
+
+def same_states(states: Path) -> list[list[Path]]:
+    """Folders in groups of equal files and folders within; names of temporary files, which are random, may differ."""
+    groups: dict[tuple[tuple[str, str], ...], list[Path]] = {}
+    for folder in sorted(states.iterdir(), key=lambda path: (int(path.name.split()[-1]), path.name.startswith("half"))):
+        key = tuple(sorted((_lasting(path.relative_to(folder)), _digest(path)) for path in folder.rglob("*")))
+        groups.setdefault(key, []).append(folder)
+    return list(groups.values())
+
+
+def _lasting(path: Path) -> str:
+    return str(path.with_name(".sigmaff-temporary") if TEMPORARY.fullmatch(path.name) else path)
+
+
+def _digest(path: Path) -> str:
+    return "folder" if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def differences(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
@@ -64,11 +84,17 @@ def _content(path: Path) -> Any:
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name].tobytes() for name in file.files if not TIMES.fullmatch(name)}
+    if path.suffix == ".pt2":
+        with ZipFile(path) as archive:
+            parts = {each.filename: each.CRC for each in archive.infolist()}
+        return {name: value for name, value in parts.items() if not name.endswith("model.sigmaff")}  # has times
+    if path.name == "trusted":  # digests of artefacts, which have times too; a kill may leave one of none
+        return sorted({line.split(maxsplit=1)[1] for line in path.read_text().splitlines() if "  " in line})
     if path.suffix in (".html", ".md", ".svg"):  # which show times among other numbers
         return NUMBERS.sub("0", path.read_text())
     if path.suffix == ".png":
         return path.read_bytes()[-8:]  # it is whole
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return _digest(path)
 
 
 def _tensors(path: Path) -> Any:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from math import ceil
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 from sigmaff.files import TEMPORARY
 from storm.commands import Command
 from storm.layer import GROWS, Blow, What
-from storm.results import contents, differences
+from storm.results import contents, differences, same_states
 from storm.trial import Ended, Running, clear, run
 
 INTERRUPTED = 130
@@ -29,17 +30,26 @@ PAGE, PARTS = 4096, (0.1, 0.3, 0.5, 0.7, 0.9)
 """Bytes; the room on a small disk, of what the command needs."""
 FINISHED = ("this run is finished", "exists already")
 """What the second is told if the first has written its result, and not yet let go of its lock."""
+NAMES = ("SIGKILL", "SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
+"""Of which one is drawn for a random time."""
 MOST_KILLS = 6
 """Of one storm of kills at random times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One trial: what was done, whether it struck at all, and what it broke."""
+    """How often a trial struck, and what it broke."""
 
-    trial: str
-    struck: bool = True
+    struck: int = 1
     broken: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What will be done, for people, and how."""
+
+    name: str
+    run: Callable[[], Outcome]
 
 
 class Storms:
@@ -60,103 +70,131 @@ class Storms:
         self.expected, self.n_pages = contents(self.work), _n_pages(self.work)
         return ended
 
-    def kills(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+    def kills(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
         """Before every file operation, in the middle of every write, and after the last operation."""
         kinds = self.unbroken.kinds
         blows = [Blow(what="kill", at=number) for number in range(1, len(kinds) + 1)]
         blows += [Blow(what="half", at=number) for number, kind in enumerate(kinds, 1) if kind == "write"]
         for blow in _drawn(blows, share, rng):
-            self._anew()
-            struck = run(self.command.arguments, self.work, blow).code == -signal.SIGKILL
-            yield self._outcome(f"{blow.what} at {blow.at}", struck=struck, broken=self._resumed())
+            yield Trial(name=f"{blow.what} at {blow.at}", run=partial(self._killed, blow))
 
-    def full(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
-        """A disk that is full from each operation on that takes room, and one that was so for a moment."""
+    def _killed(self, blow: Blow) -> Outcome:
+        struck = self._run_anew(blow).code == -signal.SIGKILL
+        return Outcome(struck=struck, broken=self._resumed())
+
+    def cuts(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
+        """As ``kills``, in a third of the time: a kill leaves the files of its moment, so these are copied in one run.
+
+        Equal files are tried once. An outcome counts the kills that would leave them.
+        """
+        _, states = self.unbroken, self.work.parent / "states"
+        shutil.rmtree(states, ignore_errors=True)
+        self._anew()
+        run(self.command.arguments, self.work, states=states)
+        groups = same_states(states)
+        chosen = rng.permutation(len(groups))[: max(1, round(share * len(groups)))]
+        for same in [groups[index] for index in np.sort(chosen)]:
+            yield Trial(name=f"{same[0].name}, {len(same)} such", run=partial(self._cut, same))
+
+    def _cut(self, same: Sequence[Path]) -> Outcome:
+        clear()
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.copytree(same[0], self.work)
+        return Outcome(struck=len(same), broken=self._resumed())
+
+    def full(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
+        """A disk that is full from each operation on that takes room."""
         numbers = [number for number, kind in enumerate(self.unbroken.kinds, 1) if kind in GROWS]
-        blows = [Blow(what="full", at=number) for number in numbers]
-        for blow in _drawn(blows, share, rng):
-            self._anew()
-            ended = run(self.command.arguments, self.work, blow)
-            broken = None if ended.code == 0 else _badly_told(ended) or self._left() or None
-            yield self._outcome(f"full from {blow.at}", struck=ended.code != 0, broken=broken or self._resumed())
+        for blow in _drawn([Blow(what="full", at=number) for number in numbers], share, rng):
+            yield Trial(name=f"full from {blow.at}", run=partial(self._filled, blow))
 
-    def signals(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+    def _filled(self, blow: Blow) -> Outcome:
+        ended = self._run_anew(blow)
+        broken = None if ended.code == 0 else _badly_told(ended) or self._left()
+        return Outcome(struck=ended.code != 0, broken=broken or self._resumed())
+
+    def signals(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
         """Signals at every operation: Ctrl-C once and twice, and those that end a session or a job."""
         blows = [Blow(what=what, at=number) for number in range(1, len(self.unbroken.kinds) + 1) for what in SIGNALS]
         for blow in _drawn(blows, share, rng):
-            self._anew()
-            ended = run(self.command.arguments, self.work, blow)
-            yield self._outcome(f"{blow.what} at {blow.at}", struck=ended.code != 0, broken=self._ended_well(ended))
+            yield Trial(name=f"{blow.what} at {blow.at}", run=partial(self._signalled, blow))
 
-    def random(self, count: int, rng: np.random.Generator) -> Iterator[Outcome]:
-        """Kills and signals at random times, again and again, until the command ends."""
-        names = ("SIGKILL", "SIGKILL", "SIGINT", "SIGTERM", "SIGHUP")
+    def _signalled(self, blow: Blow) -> Outcome:
+        ended = self._run_anew(blow)
+        return Outcome(struck=ended.code != 0, broken=_badly_ended(ended) or self._resumed())
+
+    def random(self, seeds: Sequence[int]) -> Iterator[Trial]:
+        """Kills and signals at random times, again and again, until the command ends. There is no end of trials."""
         _ = self.unbroken
-        for _ in range(count):
-            self._anew()
-            sent: list[str] = []
-            broken = None
-            while broken is None and len(sent) < MOST_KILLS:
-                number = signal.Signals[names[rng.integers(len(names))]]
-                running = Running(self.command.arguments, self.work)
-                if not running.strike(number, rng.uniform(0.0, 0.7 * self.seconds)):
-                    running.end()
-                    break
-                sent.append(number.name)
-                ended = running.end()
-                broken = None if number == signal.SIGKILL else self._ended_well(ended, resume=False)
-            yield self._outcome(", ".join(sent) or "none", struck=bool(sent), broken=broken or self._resumed())
+        for number in count():
+            yield Trial(name=f"random {number}", run=partial(self._struck, np.random.default_rng([*seeds, number])))
 
-    def rivals(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+    def _struck(self, rng: np.random.Generator) -> Outcome:
+        self._anew()
+        struck = 0
+        while struck < MOST_KILLS:
+            name, after = NAMES[rng.integers(len(NAMES))], rng.uniform(0.0, 0.7 * self.seconds)
+            running = Running(self.command.arguments, self.work)
+            is_struck, workers = running.wait(after), running.workers()
+            is_bereaved = is_struck and bool(workers) and rng.random() < 0.5
+            if is_bereaved:  # it goes on without this worker
+                name = "SIGKILL of a worker"
+                os.kill(workers[rng.integers(len(workers))], signal.SIGKILL)
+            elif is_struck:
+                os.kill(running.process, signal.Signals[name])
+            ended = running.end()
+            struck += is_bereaved or ended.code != 0
+            broken = None if name == "SIGKILL" else _badly_ended(ended)
+            if broken or not is_struck or is_bereaved:
+                return Outcome(struck=struck, broken=f"{name}: {broken}" if broken else self._resumed())
+        return Outcome(struck=struck, broken=self._resumed())
+
+    def rivals(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
         """A second command while the first is at work: it is refused, and the first ends as if alone."""
         n = len(self.unbroken.kinds)
         for blow in _drawn([Blow(what="wait", at=number) for number in sorted({min(n, 5), n // 2 + 1, n})], share, rng):
-            number = blow.at
-            self._anew()
-            first = Running(self.command.arguments, self.work, blow, "first")
-            if not first.is_waiting():
-                first.end()
-                yield Outcome(trial=f"rival at {number}", struck=False)
-                continue
-            second = run(self.command.arguments, self.work)
-            refused = second.code == 1 and RIVAL in (second.error or "") and not second.has_traceback
-            refused = refused or any(words in second.text for words in FINISHED)
-            first.go_on()
-            ended = first.end()
-            broken = None if refused else f"the second was not refused: {second.code} {second.text[-300:]}"
-            broken = broken or (None if ended.code == 0 else f"the first failed: {ended.text[-300:]}")
-            yield self._outcome(f"rival at {number}", broken=broken or self._other())
+            yield Trial(name=f"rival at {blow.at}", run=partial(self._rivalled, blow))
 
-    def small_disks(self, share: float, rng: np.random.Generator) -> Iterator[Outcome]:
+    def _rivalled(self, blow: Blow) -> Outcome:
+        self._anew()
+        first = Running(self.command.arguments, self.work, blow, name="first")
+        if not first.is_waiting():
+            first.end()
+            return Outcome(struck=0)
+        second = run(self.command.arguments, self.work)
+        refused = second.code == 1 and RIVAL in (second.error or "") and not second.has_traceback
+        refused = refused or any(words in second.text for words in FINISHED)
+        first.go_on()
+        ended = first.end()
+        broken = None if refused else f"the second was not refused: {second.code} {second.text[-300:]}"
+        return Outcome(broken=broken or (f"the first failed: {ended.text[-300:]}" if ended.code else self._other()))
+
+    def small_disks(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:
         """A real file system that is too small, and then larger. Only where one may mount it."""
-        ended = self.unbroken
-        before, needed = _n_pages(self.template), self.n_pages - _n_pages(self.template)
+        _ = self.unbroken
         for part in PARTS[: round(share * len(PARTS))]:
-            shutil.rmtree(self.work, ignore_errors=True)
-            with small_disk(self.work, before + int(part * needed)) as grow:
-                if grow is None:
-                    return
-                shutil.copytree(self.template, self.work, dirs_exist_ok=True)
-                ended = run(self.command.arguments, self.work)
-                grow()
-                broken = None if ended.code == 0 else _badly_told(ended) or self._left()
-                trial = f"room for {part:.0%}"
-                yield self._outcome(trial, struck=ended.code != 0, broken=broken or self._resumed())
+            yield Trial(name=f"room for {part:.0%}", run=partial(self._confined, part))
+
+    def _confined(self, part: float) -> Outcome:
+        before = _n_pages(self.template)
+        shutil.rmtree(self.work, ignore_errors=True)
+        with small_disk(self.work, before + int(part * (self.n_pages - before))) as grow:
+            if grow is None:
+                return Outcome(struck=0)
+            shutil.copytree(self.template, self.work, dirs_exist_ok=True)
+            ended = run(self.command.arguments, self.work)
+            grow()
+            broken = None if ended.code == 0 else _badly_told(ended) or self._left()
+            return Outcome(struck=ended.code != 0, broken=broken or self._resumed())
+
+    def _run_anew(self, blow: Blow) -> Ended:
+        self._anew()
+        return run(self.command.arguments, self.work, blow)
 
     def _anew(self) -> None:
         clear()
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.template, self.work)
-
-    def _outcome(self, trial: str, *, struck: bool = True, broken: str | None) -> Outcome:
-        return Outcome(trial=trial, struck=struck, broken=None if broken is None else f"{self.name}, {trial}: {broken}")
-
-    def _ended_well(self, ended: Ended, *, resume: bool = True) -> str | None:
-        """Of a command that got a signal: it ends as told, or is done."""
-        is_unborn = ended.code in (-signal.SIGTERM, -signal.SIGHUP) and not ended.text
-        if (ended.code not in (0, INTERRUPTED) and not is_unborn) or ended.has_traceback:
-            return f"ended with {ended.code}: {ended.text[-1500:]}"
-        return self._resumed() if resume else None
 
     def _resumed(self) -> str | None:
         """What is wrong after the same command has run again."""
@@ -180,6 +218,14 @@ def _drawn(blows: Sequence[Blow], share: float, rng: np.random.Generator) -> lis
     """This share of the blows, at random and in order; all if it is 1."""
     chosen = rng.permutation(len(blows))[: max(1, round(share * len(blows)))]
     return [blows[index] for index in np.sort(chosen)]
+
+
+def _badly_ended(ended: Ended) -> str | None:
+    """Of a command that got a signal: what is wrong, unless it ended as told, or was done."""
+    is_unborn = ended.code in (-signal.SIGTERM, -signal.SIGHUP) and not ended.text
+    if (ended.code in (0, INTERRUPTED) or is_unborn) and not ended.has_traceback:
+        return None
+    return f"ended with {ended.code}: {ended.text[-1500:]}"
 
 
 def _badly_told(ended: Ended) -> str | None:
@@ -210,8 +256,9 @@ def small_disk(place: Path, n_pages: int) -> Iterator[Callable[[], None] | None]
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-KINDS: dict[str, Callable[..., Iterator[Outcome]]] = {
+KINDS: dict[str, Callable[..., Iterator[Trial]]] = {
     "kills": Storms.kills,
+    "cuts": Storms.cuts,
     "full": Storms.full,
     "signals": Storms.signals,
     "rivals": Storms.rivals,

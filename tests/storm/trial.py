@@ -43,8 +43,16 @@ class Ended:
 class Running:
     """A command under way in a folder."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, blow: Blow | None = None, name: str = "log") -> None:
-        """name: of the files beside the folder that tell of it."""
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        folder: Path,
+        blow: Blow | None = None,
+        *,
+        states: Path | None = None,
+        name: str = "log",
+    ) -> None:
+        """states: a folder for those before each operation; name: of the files beside the folder that tell of it."""
         self.log, self.counted = folder.parent / f"{name}.txt", folder.parent / f"{name}.json"
         for left in (self.log, self.counted):
             left.unlink(missing_ok=True)
@@ -54,7 +62,7 @@ class Running:
         self.process = os.fork()
         if self.process == 0:
             os.close(self.line)
-            _run(arguments, folder, blow, read, self.log, self.counted)
+            _run(arguments, Layer(folder, blow, states), folder, read, self.log, self.counted)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(read)
 
@@ -73,15 +81,24 @@ class Running:
             time.sleep(0.01)
         raise TimeoutError("it does not come to that operation")
 
-    def strike(self, number: signal.Signals, after: float) -> bool:
-        """Send a signal after so many seconds; false if it had ended."""
-        end = time.monotonic() + after
+    def wait(self, seconds: float) -> bool:
+        """So long; false if it has ended before."""
+        end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
                 return False
             time.sleep(min(left, 0.005))
-        os.kill(self.process, number)
         return True
+
+    def workers(self) -> list[int]:
+        """Processes that Dask has started for it."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, ValueError):  # it has just ended
+                group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
+                if group == self.process and b"spawn_main" in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+        return sorted(found)
 
     def end(self, seconds: float = SECONDS) -> Ended:
         descriptor = os.pidfd_open(self.process)
@@ -108,12 +125,12 @@ def clear() -> None:
             os.killpg(_groups.pop(), signal.SIGKILL)
 
 
-def run(arguments: Sequence[str], folder: Path, blow: Blow | None = None) -> Ended:
+def run(arguments: Sequence[str], folder: Path, blow: Blow | None = None, *, states: Path | None = None) -> Ended:
     """Run a command in a folder to its end."""
-    return Running(arguments, folder, blow).end()
+    return Running(arguments, folder, blow, states=states).end()
 
 
-def _run(arguments: Sequence[str], folder: Path, blow: Blow | None, read: int, log: Path, counted: Path) -> None:
+def _run(arguments: Sequence[str], layer: Layer, folder: Path, read: int, log: Path, counted: Path) -> None:
     """In the copy."""
     code = 99
     try:
@@ -123,10 +140,10 @@ def _run(arguments: Sequence[str], folder: Path, blow: Blow | None, read: int, l
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(folder)
+        os.environ["XDG_CONFIG_HOME"] = str(folder / "settings")  # where the list of trusted files is
         signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts this in the background ignores it
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        layer = Layer(folder, blow)
         layer.install()
         code = _called(arguments)
         counted.write_text(json.dumps(layer.kinds))

@@ -149,6 +149,8 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _interrupt)
+        signal.signal(signal.SIGALRM, _interrupt)
+        sys.unraisablehook = _ignored
         app()
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         sys.exit(INTERRUPTED)
@@ -157,6 +159,14 @@ def main() -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     received.append(number)
     raise KeyboardInterrupt
+
+
+def _ignored(lost: Any) -> None:
+    """Called where Python ignores an exception, as in a destructor. An interruption comes again in a moment."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _print_version(wanted: bool) -> None:

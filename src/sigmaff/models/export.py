@@ -107,7 +107,7 @@ def export(
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.writestr(DESCRIPTION, description.model_dump_json(indent=1))
             archive.write(Path(folder) / "model.sigmaff", MODEL)
-    trust_file(path)
+        trust_file(temporary, name=path)  # before it is there: a kill leaves no artefact that its maker may not use
     return description
 
 

@@ -5,9 +5,10 @@ never seen.
 """
 
 import os
+import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from sigmaff.errors import SigmaffError
 from sigmaff.evaluation import Summary, evaluate, summarize
 from sigmaff.evaluation.datasets import recorded_structures
 from sigmaff.extras import require
-from sigmaff.files import atomic_write
+from sigmaff.files import atomic_write, folder_lock
 from sigmaff.heads import LNKConfig
 from sigmaff.models import PotentialConfig
 from sigmaff.models.file import load
@@ -69,9 +70,13 @@ def demo_config(directory: Path, references: ReferenceEnergies = METHOD) -> RunC
 def run_demo(directory: Path, listener: Listener | None = None, *, force: bool = False) -> tuple[Summary, Path]:
     """Run the demonstration, or resume it. Return the metrics of the held-out set and the path of the report."""
     require("the demonstration", "tblite", "lightning_fabric", "tensorboard", "jinja2", "matplotlib")
+    with folder_lock(directory, wait=False):
+        return _demonstrated(directory, listener or Listener(), force=force)
+
+
+def _demonstrated(directory: Path, listener: Listener, *, force: bool) -> tuple[Summary, Path]:
     from sigmaff.report import model_facts, write_report
 
-    listener = listener or Listener()
     for name, compound, n_frames in (("ethanol", "CH3CH2OH", N_ETHANOL), ("dimethyl_ether", "CH3OCH3", N_ETHER)):
         path = directory / f"{name}.extxyz"
         if force or not path.exists():
@@ -105,7 +110,7 @@ def run_demo(directory: Path, listener: Listener | None = None, *, force: bool =
 def sample(compound: str, n_frames: int, listener: Listener) -> list[Atoms]:
     """Frames of Langevin dynamics with energies and forces: replicas from different velocities, side by side."""
     done = 0
-    with ProcessPoolExecutor(N_WORKERS, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(N_WORKERS, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
         atoms = molecule(compound)
         jobs = [pool.submit(simulate, atoms, n_frames // N_REPLICAS, seed) for seed in range(N_REPLICAS)]
         try:
@@ -142,6 +147,14 @@ def simulate(atoms: Atoms, n_frames: int, seed: int) -> list[Atoms]:
     return frames
 
 
-def _one_thread() -> None:
-    """GFN2-xTB of a small molecule is many times slower on two threads than on one."""
+def _begin_worker() -> None:
+    """GFN2-xTB of a small molecule is many times slower on two threads than on one. A worker ends with its parent."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,5 +1,6 @@
 """The command ``sigmaff generate``."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,8 +58,9 @@ def qm7x_like(
     known = shipped_molecules() if smiles is None else read_molecules(smiles)
     drawn = draw_molecules(known, molecules or (600 if smiles is None else len(known)), config.seed)
     require("making molecules from SMILES", "rdkit", "distributed")
-    with start_workers(ClusterConfig(n_workers=workers, scheduler=scheduler)) as client, progress() as terminal:
+    cluster = ClusterConfig(n_workers=workers, scheduler=scheduler)
+    with ExitStack() as stack, progress() as terminal:
         terminal.stage(f"molecules by {geometry} and {engine}")
-        counts = generate(output, drawn, config, client, terminal)
+        counts = generate(output, drawn, config, lambda: stack.enter_context(start_workers(cluster)), terminal)
     say(", ".join(f"{count} {name}" for name, count in counts.items()))
     say(f"{output}")

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
@@ -48,13 +48,20 @@ def generate(
     directory: Path,
     smiles: Sequence[str],
     config: GenerateConfig,
-    client: "Client",
+    workers: Callable[[], "Client"],
     listener: Listener | None = None,
 ) -> Counts:
     """Write structures of all molecules to the directory. Call it again to resume.
 
     ``equilibrium.extxyz`` and ``nonequilibrium.extxyz`` hold them in the order of the SMILES, ``failures.json`` what
     failed.
+
+    Arguments:
+        directory: of the data set; one process at a time.
+        smiles: of the molecules.
+        config: what is made of each.
+        workers: gives a client of them. It is called if the directory is free and a molecule is missing.
+        listener: progress callbacks; ``None`` is silent.
     """
     require("making molecules from SMILES", "rdkit")
     listener = listener or Listener()
@@ -66,7 +73,7 @@ def generate(
         done = len(smiles) - len(missing)
         listener.advance(done, len(smiles))
         task, pieces = partial(make_structures, config=config), [smiles[index] for index in missing]
-        for outcome in run_tasks(task, pieces, client, time_limit=config.time_limit):
+        for outcome in run_tasks(task, pieces, workers(), time_limit=config.time_limit) if pieces else ():
             product = _product(outcome, pieces[outcome.index])
             failures = [old for old in failures if old.smiles != pieces[outcome.index]] + list(product.failures)
             write_json(directory / "failures.json", [asdict(failure) for failure in failures], force=True)

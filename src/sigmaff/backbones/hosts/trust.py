@@ -18,19 +18,26 @@ def trusted_list() -> Path:
 
 def is_trusted(sha256: str) -> bool:
     try:
-        lines = trusted_list().read_text(encoding="utf-8").splitlines()
+        lines = trusted_list().read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return False
     return any(line.split(maxsplit=1)[:1] == [sha256] for line in lines)
 
 
-def trust_file(path: Path) -> str:
-    """Add a file to the list, and return its SHA-256."""
+def trust_file(path: Path, *, name: Path | None = None) -> str:
+    """Add a file to the list, and return its SHA-256.
+
+    Arguments:
+        path: of the file.
+        name: that it will have, if another one.
+    """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     sha256, known = file_digest(path), trusted_list()
     if not is_trusted(sha256):
         known.parent.mkdir(parents=True, exist_ok=True)
-        with naming(known), known.open("a", encoding="utf-8") as file:
-            file.write(f"{sha256}  {path.resolve()}\n")
+        with naming(known), known.open("a+", encoding="utf-8", errors="replace") as file:
+            file.seek(0)
+            is_cut = not f"\n{file.read()}".endswith("\n")  # by a kill or a full disk
+            file.write("\n" * is_cut + f"{sha256}  {(name or path).resolve()}\n")
     return sha256
