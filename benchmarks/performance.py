@@ -3,6 +3,8 @@
 pip install --constraint constraints.txt -e '.[benchmarks]'
 python benchmarks/performance.py [--rounds 30] [--only schnet nequip ...] [--json FILE] [--against FILE]
 
+MACE needs an environment of its own (``make bench-mace``): it asks for another version of e3nn.
+
 Networks have the paper's sizes and were never fitted: the same operations on other numbers. Ours are exported and
 called as users call them (``model.predict`` on a graph); of others energies and forces are timed, on the same edges.
 Compiled models are kept in the user's cache. ``--against`` compares with committed ratios and
@@ -10,86 +12,33 @@ fails where one is 1.3 times larger.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import torch
-from ase import Atoms, units
+from ase import units
 from ase.md.verlet import VelocityVerlet
-from machine import describe_machine, prepare, progress
-from peers import NequIPPackage, PygDimeNetPP, PygSchNet
+from machine import describe_machine, prepare
+from md_speed import TIME_STEP, ours
+from peers import MACEPackage, NequIPPackage, PygDimeNetPP, PygSchNet, SchNetPack
+from rows import Row, batch, compare, compiled, forces_of, lnk, write
 from sigma_cost import BACKBONES, ethanol, potential
-from torch import Tensor
+from torch_sim_model import torch_sim_steps
 
 import sigmaff as sf
-from sigmaff.graph import AtomicGraph, batch_graphs, build_graph
-from sigmaff.heads import DeterministicConfig, LNKConfig
+from sigmaff.backbones import SchNetConfig
+from sigmaff.errors import ConfigError
+from sigmaff.graph import AtomicGraph, build_graph
+from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Potential
 from sigmaff.timing import time_calls
 
 Calls = dict[str, Callable[[], object]]
-REGRESSION = 1.3
-"""Of a ratio over the committed one, from which on it is slower; machines are noisy."""
-
-
-class Row:
-    """A ratio of times: what is divided by what, and what it should not exceed."""
-
-    def __init__(self, name: str, over: str, bar: float | None, seconds: dict[str, np.ndarray]) -> None:
-        self.name, self.over, self.bar = name, over, bar
-        ours, theirs = seconds["ours"], seconds["theirs"]
-        self.ours, self.theirs = float(np.median(ours)), float(np.median(theirs))
-        self.low, self.ratio, self.high = map(float, np.quantile(ours / theirs, (0.25, 0.5, 0.75)))
-
-    def cells(self) -> list[str]:
-        bar = "" if self.bar is None else f"{self.bar:g}"
-        times = [f"{1e3 * self.ours:.2f}", f"{1e3 * self.theirs:.2f}"]
-        return [self.name, self.over, *times, f"{self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})", bar]
-
-
-def aspirin(random: np.random.Generator) -> Atoms:
-    path = Path(os.environ["SIGMAFF_DATA"]) / "rmd17" / "rmd17_aspirin.npz"
-    with np.load(path) as archive:
-        frame = int(random.integers(len(archive["coords"])))
-        return Atoms(archive["nuclear_charges"], archive["coords"][frame])
-
-
-MOLECULES = {"ethanol": ethanol, "aspirin": aspirin}
-
-
-def batch(molecule: str, n_structures: int, cutoff: float) -> AtomicGraph:
-    random = np.random.default_rng(0)
-    return batch_graphs([build_graph(MOLECULES[molecule](random), cutoff) for _ in range(n_structures)])
-
-
-def compiled(model: Potential) -> Potential:
-    with progress() as terminal:
-        found = sf.compiled(model, listener=terminal)
-    assert isinstance(found, Potential)
-    assert found.program is not None
-    return found
-
-
-def lnk(backbone: str, molecule: str = "aspirin") -> Potential:
-    graph = batch(molecule, 4, BACKBONES[backbone].cutoff)
-    model = potential(graph, LNKConfig(), BACKBONES[backbone])
-    with torch.no_grad():
-        model.head.unseen.prior.fill_(4.0)
-        model.head.unseen.reach.fill_(5.0)
-    return model
-
-
-def forces_of(peer: Callable[[Tensor], Tensor], graph: AtomicGraph) -> Callable[[], object]:
-    def call() -> object:
-        positions = graph.positions.detach().float().requires_grad_()
-        return torch.autograd.grad(peer(positions).sum(), positions)
-
-    return call
 
 
 def beside_peers(backbone: str, cases: list[tuple[str, int, float, float | None]], n_rounds: int) -> Iterator[Row]:
@@ -164,7 +113,95 @@ def of_steps(n_rounds: int) -> Iterator[Row]:
     yield Row("schnet, ethanol: a step of MD through ASE, E + F + σ_E", "the same, not exported", 0.15, seconds)
 
 
-PARTS = {"schnet": of_schnet, "dimenet++": of_dimenet, "nequip": of_nequip, "sigma": of_sigma, "steps": of_steps}
+def of_schnetpack(n_rounds: int) -> Iterator[Row]:
+    model = compiled(lnk("schnet"))
+    for molecule, n in (("ethanol", 1), ("ethanol", 32), ("aspirin", 32)):
+        graph = batch(molecule, n, model.cutoff)
+        yield from both_ways("schnet", model, graph, f"{n} × {molecule}", ("SchNetPack", SchNetPack(graph)), n_rounds)
+
+
+def of_mace(n_rounds: int) -> Iterator[Row]:
+    """Another network: what a prediction takes beside a small MACE."""
+    models = {name: compiled(lnk(name)) for name in ("schnet", "nequip")}
+    for n in (1, 32):
+        seen = batch("aspirin", n, 5.0)
+        mace = MACEPackage(seen, (1, 6, 8), 2.0 * seen.pair_index.shape[1] / seen.n_atoms)
+        for name, model in models.items():
+            graph = batch("aspirin", n, model.cutoff)
+            yield from both_ways(name, model, graph, f"{n} × aspirin", ("small MACE", mace), n_rounds)
+
+
+def both_ways(
+    backbone: str,
+    model: Potential,
+    graph: AtomicGraph,
+    what: str,
+    other: tuple[str, Callable[[], object]],
+    n_rounds: int,
+) -> Iterator[Row]:
+    """Without and with force σ, beside another program, for which there is no goal."""
+    for words, way in (("σ_E", "none"), ("σ_E + σ_F", "sampled")):
+        predict = partial(model.predict, graph, forces_std=way, stress_std=False)
+        seconds = time_calls({"ours": predict, "theirs": other[1]}, n_rounds)
+        yield Row(f"{backbone}, {what}: E + F + {words}", f"{other[0]}, E + F", None, seconds)
+
+
+def of_replicas(n_rounds: int) -> Iterator[Row]:
+    """Langevin dynamics of 64 ethanols: ``sigmaff md`` with its files beside torch-sim, same network, no files."""
+    model, start, n, steps = compiled(lnk("schnet")), ethanol(np.random.default_rng(0)), 64, 50
+    calls: Calls = {
+        "ours": partial(ours, model, start, 1.0, steps, n, guarded=False),
+        "theirs": torch_sim_steps(model, start, n, steps, TIME_STEP),
+    }
+    seconds = {name: values / steps for name, values in time_calls(calls, max(3, n_rounds // 5)).items()}
+    yield Row(f"schnet, a step of {n} ethanols, sigmaff md", "torch-sim with the same network", None, seconds)
+
+
+def of_threads(n_rounds: int) -> Iterator[Row]:
+    """Two threads over one."""
+    models = {}
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        models[n_threads] = compiled(lnk("schnet", SchNetConfig(cutoff=5.0)))
+    water = ase.io.read(Path(os.environ["SIGMAFF_DATA"]) / "water" / "deepmd_water_192.extxyz", 0).repeat(2)
+    graphs = {"32 × ethanol": batch("ethanol", 32, 5.0), "water of 1,536 atoms": build_graph(water, 5.0)}
+    for what, graph in graphs.items():
+        for words, way in (("σ_E", "none"), ("σ_E + σ_F", "sampled")):
+            calls: Calls = {}
+            for name, n_threads in (("ours", 2), ("theirs", 1)):
+                predict = partial(models[n_threads].predict, graph, forces_std=way, stress_std=False)
+                calls[name] = partial(in_threads, n_threads, predict)
+            seconds = time_calls(calls, n_rounds)
+            yield Row(f"schnet within 5 Å, {what}: E + F + {words}, two threads", "one thread", None, seconds)
+    torch.set_num_threads(1)
+
+
+def in_threads(n_threads: int, call: Callable[[], object]) -> None:
+    torch.set_num_threads(n_threads)
+    call()
+
+
+PARTS = {
+    "schnet": of_schnet,
+    "dimenet++": of_dimenet,
+    "nequip": of_nequip,
+    "sigma": of_sigma,
+    "steps": of_steps,
+    "schnetpack": of_schnetpack,
+    "mace": of_mace,
+    "replicas": of_replicas,
+    "threads": of_threads,
+}
+
+
+def measured(name: str, n_rounds: int) -> Iterator[Row]:
+    """Rows of a part; where a program is not installed, its name instead."""
+    try:
+        yield from PARTS[name](n_rounds)
+    except ModuleNotFoundError as error:
+        print(f"not measured: {name}; {error.name} is not installed")
+    except ConfigError as error:
+        print(f"not measured: {name}; {error}")
 
 
 def main() -> None:
@@ -180,31 +217,13 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     rows = []
     for name in options.only:
-        for row in PARTS[name](options.rounds):
+        for row in measured(name, options.rounds):
             rows.append(row)
             print(f"| {' | '.join(row.cells())} |", flush=True)
             if options.json is not None:
                 write(row, options.json, options.threads)
     if options.against is not None:
         sys.exit(compare(rows, options.against, options.threads))
-
-
-def write(row: Row, path: Path, n_threads: int) -> None:
-    """Add a row to a file, or replace it."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
-    rows[f"{row.name} / {row.over}, {n_threads} thread(s)"] = vars(row)
-    path.write_text(json.dumps({"machine": describe_machine(), "rows": rows}, indent=1, ensure_ascii=False) + "\n")
-
-
-def compare(rows: list[Row], path: Path, n_threads: int) -> int:
-    """Print rows that are slower than committed ones; their number."""
-    committed, slower = json.loads(path.read_text())["rows"], 0
-    for row in rows:
-        before = committed.get(f"{row.name} / {row.over}, {n_threads} thread(s)")
-        if before is not None and row.ratio > REGRESSION * before["ratio"]:
-            slower += 1
-            print(f"slower: {row.name} / {row.over}: {row.ratio:.3f}, was {before['ratio']:.3f}")
-    return slower
 
 
 if __name__ == "__main__":
