@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import ase.io
@@ -32,7 +33,6 @@ from torch_sim_model import torch_sim_steps
 
 import sigmaff as sf
 from sigmaff.backbones import SchNetConfig
-from sigmaff.errors import ConfigError
 from sigmaff.graph import AtomicGraph, build_graph
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Ensemble, Potential
@@ -194,14 +194,24 @@ PARTS = {
 }
 
 
+NEEDS = {
+    "schnet": "torch_geometric",
+    "dimenet++": "torch_geometric",
+    "nequip": "nequip",
+    "schnetpack": "schnetpack",
+    "mace": "mace",
+    "replicas": "torch_sim",
+}
+"""The other program of a part."""
+
+
 def measured(name: str, n_rounds: int) -> Iterator[Row]:
-    """Rows of a part; where a program is not installed, its name instead."""
-    try:
-        yield from PARTS[name](n_rounds)
-    except ModuleNotFoundError as error:
-        print(f"not measured: {name}; {error.name} is not installed")
-    except ConfigError as error:
-        print(f"not measured: {name}; {error}")
+    """Rows of a part, if its other program is installed."""
+    other = NEEDS.get(name)
+    if other is not None and find_spec(other) is None:
+        print(f"not measured: {name}; {other} is not installed")
+        return
+    yield from PARTS[name](n_rounds)
 
 
 def main() -> None:

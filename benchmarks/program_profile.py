@@ -2,8 +2,8 @@
 
 python benchmarks/program_profile.py [--backbone schnet] [--head lnk] [--structures 1 32] [--forces-std]
 
-The program is compiled for this, with names of its loops; it goes to a temporary folder. A loop is named after the
-operations that the compiler joined in it.
+The program is compiled for this, with names of its loops: a loop is named after the operations that the compiler
+joined in it.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from machine import describe_machine, prepare, progress
 from rows import MOLECULES, batch, lnk
@@ -22,18 +23,19 @@ from sigmaff.heads import DeterministicConfig
 from sigmaff.models import Model
 
 
-def compiled(backbone: str, head: str, *, forces_std: bool) -> Model:
+def compiled(backbone: str, head: str, path: Path, *, forces_std: bool) -> Model:
     """With names of loops."""
     from torch._inductor import config
+
+    if path.exists():
+        return sf.load(path)
 
     model = lnk(backbone)
     if head == "deterministic":
         model = potential(batch("aspirin", 4, model.cutoff), DeterministicConfig(), BACKBONES[backbone])
-    with tempfile.TemporaryDirectory() as folder, progress() as terminal:
-        path = Path(folder) / "profiled.pt2"
-        with config.patch({"cpp.enable_kernel_profile": True, "cpp.descriptive_names": "original_aten"}):
-            sf.export(model, path, forces_std=forces_std, listener=terminal)
-        return sf.load(path)
+    with progress() as terminal, config.patch({"cpp.enable_kernel_profile": True}):
+        sf.export(model, path, forces_std=forces_std, listener=terminal)
+    return sf.load(path)
 
 
 def main() -> None:
@@ -43,11 +45,14 @@ def main() -> None:
     parser.add_argument("--molecule", choices=list(MOLECULES), default="ethanol")
     parser.add_argument("--structures", type=int, nargs="+", default=[1, 32])
     parser.add_argument("--forces-std", action="store_true", help="with sampled σ of forces")
+    parser.add_argument("--artefact", type=Path, help="where the program is kept, for the next time")
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--rows", type=int, default=25)
     options = parser.parse_args()
     prepare()
-    model = compiled(options.backbone, options.head, forces_std=options.forces_std)
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.artefact or Path(folder) / "profiled.pt2"
+        model = compiled(options.backbone, options.head, path, forces_std=options.forces_std)
     print(describe_machine())
     for n_structures in options.structures:
         graph = batch(options.molecule, n_structures, model.cutoff)
@@ -61,12 +66,16 @@ def main() -> None:
 
 
 def print_longest(found: torch.profiler.profile, name: str, repeats: int, n_rows: int) -> None:
-    events = sorted(found.key_averages(), key=lambda event: -event.self_cpu_time_total)
-    total = sum(event.self_cpu_time_total for event in events) / repeats
-    print(f"\n{name}: {total:.0f} µs of a call, by the processor\n\n| | calls | µs | % |\n|---|---|---|---|")
-    for event in events[:n_rows]:
-        micros = event.self_cpu_time_total / repeats
-        print(f"| {event.key[:90]} | {event.count / repeats:g} | {micros:.0f} | {100 * micros / total:.1f} |")
+    """Median times of operations, times their number: other work of the machine makes some of them long."""
+    times: dict[str, list[float]] = {}
+    for event in found.events():
+        times.setdefault(event.name, []).append(event.self_cpu_time_total)
+    micros = {key: float(np.median(values)) * len(values) / repeats for key, values in times.items()}
+    total = sum(micros.values())
+    print(f"\n{name}: {total:.0f} µs of a call\n\n| | calls | µs | % |\n|---|---|---|---|")
+    for key in sorted(micros, key=lambda key: -micros[key])[:n_rows]:
+        calls = len(times[key]) / repeats
+        print(f"| {key[:100]} | {calls:g} | {micros[key]:.0f} | {100 * micros[key] / total:.1f} |")
 
 
 if __name__ == "__main__":
