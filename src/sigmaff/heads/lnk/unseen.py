@@ -63,8 +63,8 @@ N_WAVES = 128
 """Random Fourier features of a draw: they add 6 % to the error of its variance, where 16 draws have 18 %."""
 SUM_OF_GAUSSIANS = math.sqrt(2.0 * math.pi)
 """Σ_k g_k of a distance within the range of centres that are one width apart, to 10⁻⁸."""
-MAX_PAIRS = 2**22
-"""Pairs of atoms whose covariance is held in memory at once."""
+MAX_PAIRS = 2**19
+"""Pairs of atoms whose covariance is computed at once: more of them leave the cache."""
 
 
 class Waves(NamedTuple):
@@ -196,8 +196,10 @@ class Known(NamedTuple):
 
     def near(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """|z − z_m|⁻⁸ and |z − z_m|², (m, n_points) each, of atoms (m, d) of the element."""
-        add_product = torch.addmm if coordinates.ndim == 2 else torch.baddbmm
-        products = add_product(self.squares.unsqueeze(-2), coordinates, self.points.mT, alpha=-2.0)
+        if coordinates.ndim == 2:
+            products = torch.addmm(self.squares, coordinates, self.points.T, alpha=-2.0)
+        else:  # a compiled loop adds for nothing
+            products = self.squares.unsqueeze(-2) - 2.0 * kept(coordinates @ self.points.mT)
         squares = (products + coordinates.square().sum(-1, keepdim=True)).clamp(min=NEAREST)
         return squares.reciprocal().square().square(), squares
 
@@ -264,10 +266,12 @@ class Place:
     def variance(self, graph: AtomicGraph) -> Tensor:
         """Of Σ_i f_i of each structure, (n_structures,)."""
         scaled, weights = graph.pad_each(self.coordinates / LENGTH, self._by_element(self.amplitude))
-        total = scaled.new_zeros(graph.n_structures)
+        total, n_done = scaled.new_zeros(graph.n_structures), 0
         for rows, weights_of_rows in graph.row_blocks(scaled, weights, MAX_PAIRS):
-            same = weights_of_rows @ weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
-            total = total + (same * MATERN52.value(squared_distances(rows, scaled))).sum((-1, -2))
+            total = total + _covariance(rows, weights_of_rows, rows, weights_of_rows)
+            n_done += rows.shape[1]
+            if graph.layout is None and n_done < scaled.shape[1]:  # pairs with later rows count twice
+                total = total + 2.0 * _covariance(rows, weights_of_rows, scaled[:, n_done:], weights[:, n_done:])
         return self.prior.square() * total
 
     def hidden_slope_variance(self, graph: AtomicGraph) -> Tensor:
@@ -323,6 +327,12 @@ class Place:
         """Values (n_atoms,) in the column of the element of each atom, (n_atoms, n_elements)."""
         zeros = values.new_zeros(values.shape[0], self.n_elements)
         return zeros.scatter(1, self.elements.unsqueeze(-1), values.unsqueeze(-1))
+
+
+def _covariance(z: Tensor, weights: Tensor, other_z: Tensor, other_weights: Tensor) -> Tensor:
+    """Σ_ij w_i·w_j κ(|z_i − z_j|²) of rows of structures, (n_structures, n, d) and (n_structures, n, n_elements)."""
+    same = weights @ other_weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
+    return (same * MATERN52.value(squared_distances(z, other_z))).sum((-1, -2))
 
 
 def _some(surroundings: Tensor) -> Tensor:
