@@ -148,10 +148,10 @@ def both_ways(
 
 def of_replicas(n_rounds: int) -> Iterator[Row]:
     """Langevin dynamics of 64 ethanols: ``sigmaff md`` with its files beside torch-sim, same network, no files."""
-    model, start, n, steps = compiled(lnk("schnet")), ethanol(np.random.default_rng(0)), 64, 50
+    model, start, n, steps = compiled(lnk("schnet")), ethanol(np.random.default_rng(0)), 64, 20
     calls: Calls = {
-        "ours": partial(ours, model, start, 1.0, steps, n, guarded=False),
-        "theirs": torch_sim_steps(model, start, n, steps, TIME_STEP),
+        "ours": partial(ours, model, start, 300.0, steps, n, guarded=False),
+        "theirs": torch_sim_steps(model, start, 300.0, steps, n, TIME_STEP),
     }
     seconds = {name: values / steps for name, values in time_calls(calls, max(3, n_rounds // 5)).items()}
     yield Row(f"schnet, a step of {n} ethanols, sigmaff md", "torch-sim with the same network", None, seconds)

@@ -10,13 +10,16 @@ from sigmaff.graph import batch_graphs, build_graph
 from sigmaff.models import Potential
 
 
-def torch_sim_steps(model: Potential, start: Atoms, n: int, n_steps: int, time_step: float) -> Callable[[], object]:
-    """Some steps of torch-sim's Langevin dynamics of n copies at 1 K, without files.
+def torch_sim_steps(
+    model: Potential, start: Atoms, temperature: float, n_steps: int, n: int, time_step: float
+) -> Callable[[], object]:
+    """Some steps of torch-sim's Langevin dynamics of n copies, without files.
 
     All atoms stay neighbours of all others: pairs are found once, which torch-sim's own models do in every step.
 
     Arguments:
         model: energies and forces, and σ of energies, which torch-sim has no use for.
+        temperature: K.
         time_step: fs.
     """
     import torch_sim
@@ -42,7 +45,7 @@ def torch_sim_steps(model: Potential, start: Atoms, n: int, n_steps: int, time_s
             model=wrapped,
             integrator=torch_sim.nvt_langevin,
             n_steps=n_steps,
-            temperature=1.0,
+            temperature=temperature,
             timestep=1e-3 * time_step,  # ps
         )
 
