@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from time import perf_counter, process_time
 
 import ase.io
 import numpy as np
@@ -39,9 +40,11 @@ from sigmaff.models import Ensemble, Potential
 from sigmaff.timing import time_calls
 
 Calls = dict[str, Callable[[], object]]
+Timed = Callable[[Calls], dict[str, np.ndarray]]
+"""Seconds of calls in every round."""
 
 
-def beside_peers(backbone: str, cases: list[tuple[str, int, float, float | None]], n_rounds: int) -> Iterator[Row]:
+def beside_peers(backbone: str, cases: list[tuple[str, int, float, float | None]], timed: Timed) -> Iterator[Row]:
     """cases: molecule, structures, bar of E + F + σ_E, bar with force σ."""
     model = compiled(lnk(backbone))
     for molecule, n, bar, bar_with_forces in cases:
@@ -56,25 +59,25 @@ def beside_peers(backbone: str, cases: list[tuple[str, int, float, float | None]
         for words, way, limit in (("σ_E", "none", bar), ("σ_E + σ_F", "sampled", bar_with_forces)):
             if limit is not None:
                 ours = partial(model.predict, graph, forces_std=way, stress_std=False)
-                seconds = time_calls({"ours": ours, "theirs": theirs}, n_rounds)
+                seconds = timed({"ours": ours, "theirs": theirs})
                 yield Row(f"{backbone}, {n} × {molecule}: E + F + {words}", over, limit, seconds)
 
 
-def of_schnet(n_rounds: int) -> Iterator[Row]:
+def of_schnet(timed: Timed) -> Iterator[Row]:
     yield from beside_peers(
-        "schnet", [("ethanol", 1, 0.17, 0.45), ("ethanol", 32, 0.25, 0.70), ("aspirin", 32, 0.25, 0.70)], n_rounds
+        "schnet", [("ethanol", 1, 0.17, 0.45), ("ethanol", 32, 0.25, 0.70), ("aspirin", 32, 0.25, 0.70)], timed
     )
 
 
-def of_dimenet(n_rounds: int) -> Iterator[Row]:
-    yield from beside_peers("dimenet++", [("aspirin", 1, 0.35, None), ("aspirin", 32, 0.35, None)], n_rounds)
+def of_dimenet(timed: Timed) -> Iterator[Row]:
+    yield from beside_peers("dimenet++", [("aspirin", 1, 0.35, None), ("aspirin", 32, 0.35, None)], timed)
 
 
-def of_nequip(n_rounds: int) -> Iterator[Row]:
-    yield from beside_peers("nequip", [("aspirin", 1, 0.5, 2.0), ("aspirin", 32, 0.5, 2.0)], n_rounds)
+def of_nequip(timed: Timed) -> Iterator[Row]:
+    yield from beside_peers("nequip", [("aspirin", 1, 0.5, 2.0), ("aspirin", 32, 0.5, 2.0)], timed)
 
 
-def of_sigma(n_rounds: int) -> Iterator[Row]:
+def of_sigma(timed: Timed) -> Iterator[Row]:
     """σ of energies over none, both compiled."""
     model = compiled(lnk("schnet"))
     alone = compiled(potential(batch("aspirin", 4, model.cutoff), DeterministicConfig(), BACKBONES["schnet"]))
@@ -84,11 +87,11 @@ def of_sigma(n_rounds: int) -> Iterator[Row]:
             "ours": partial(model.predict, graph, forces_std="none"),
             "theirs": partial(alone.predict, graph, forces_std="none"),
         }
-        seconds = time_calls(calls, n_rounds)
+        seconds = timed(calls)
         yield Row(f"schnet, {n} × ethanol: E + F + σ_E", "the same without σ, compiled", 1.05, seconds)
 
 
-def of_ensemble(n_rounds: int) -> Iterator[Row]:
+def of_ensemble(timed: Timed) -> Iterator[Row]:
     """One network with σ over five without, all compiled."""
     model = compiled(lnk("schnet"))
     some, members = batch("aspirin", 4, model.cutoff), []
@@ -101,11 +104,11 @@ def of_ensemble(n_rounds: int) -> Iterator[Row]:
         graph = batch("ethanol", n, model.cutoff)
         five = partial(ensemble.predict, graph)
         for words, way, bar in (("σ_E", "none", 0.3), ("σ_E + σ_F", "sampled", 0.6)):
-            seconds = time_calls({"ours": partial(model.predict, graph, forces_std=way), "theirs": five}, n_rounds)
+            seconds = timed({"ours": partial(model.predict, graph, forces_std=way), "theirs": five})
             yield Row(f"schnet, {n} × ethanol: E + F + {words}", "five networks, compiled", bar, seconds)
 
 
-def of_steps(n_rounds: int) -> Iterator[Row]:
+def of_steps(timed: Timed) -> Iterator[Row]:
     """A step of molecular dynamics through ASE."""
     eager, fast = lnk("schnet"), compiled(lnk("schnet"))
     calls: Calls = {}
@@ -114,26 +117,25 @@ def of_steps(n_rounds: int) -> Iterator[Row]:
         atoms.calc = sf.Calculator(model, forces_uncertainty="none", warn_above=None)
         dynamics = VelocityVerlet(atoms, 1e-3 * units.fs)
         calls[name] = partial(dynamics.run, 10)
-    seconds = {name: values / 10 for name, values in time_calls(calls, n_rounds).items()}
+    seconds = {name: values / 10 for name, values in timed(calls).items()}
     yield Row("schnet, ethanol: a step of MD through ASE, E + F + σ_E", "the same, not exported", 0.15, seconds)
 
 
-def of_schnetpack(n_rounds: int) -> Iterator[Row]:
+def of_schnetpack(timed: Timed) -> Iterator[Row]:
     model = compiled(lnk("schnet"))
     for molecule, n in (("ethanol", 1), ("ethanol", 32), ("aspirin", 32)):
         graph = batch(molecule, n, model.cutoff)
-        yield from both_ways("schnet", model, graph, f"{n} × {molecule}", ("SchNetPack", SchNetPack(graph)), n_rounds)
+        yield from both_ways("schnet", model, graph, f"{n} × {molecule}", ("SchNetPack", SchNetPack(graph)), timed)
 
 
-def of_mace(n_rounds: int) -> Iterator[Row]:
+def of_mace(timed: Timed) -> Iterator[Row]:
     """Another network: what a prediction takes beside a small MACE."""
-    models = {name: compiled(lnk(name)) for name in ("schnet", "nequip")}
-    for n in (1, 32):
-        seen = batch("aspirin", n, 5.0)
-        mace = MACEPackage(seen, (1, 6, 8), 2.0 * seen.pair_index.shape[1] / seen.n_atoms)
-        for name, model in models.items():
-            graph = batch("aspirin", n, model.cutoff)
-            yield from both_ways(name, model, graph, f"{n} × aspirin", ("small MACE", mace), n_rounds)
+    for name in ("schnet", "nequip"):
+        model = compiled(lnk(name))
+        for n in (1, 32):
+            seen, graph = batch("aspirin", n, 5.0), batch("aspirin", n, model.cutoff)
+            mace = MACEPackage(seen, (1, 6, 8), 2.0 * seen.pair_index.shape[1] / seen.n_atoms)
+            yield from both_ways(name, model, graph, f"{n} × aspirin", ("small MACE", mace), timed)
 
 
 def both_ways(
@@ -142,27 +144,27 @@ def both_ways(
     graph: AtomicGraph,
     what: str,
     other: tuple[str, Callable[[], object]],
-    n_rounds: int,
+    timed: Timed,
 ) -> Iterator[Row]:
     """Without and with force σ, beside another program, for which there is no goal."""
     for words, way in (("σ_E", "none"), ("σ_E + σ_F", "sampled")):
         predict = partial(model.predict, graph, forces_std=way, stress_std=False)
-        seconds = time_calls({"ours": predict, "theirs": other[1]}, n_rounds)
+        seconds = timed({"ours": predict, "theirs": other[1]})
         yield Row(f"{backbone}, {what}: E + F + {words}", f"{other[0]}, E + F", None, seconds)
 
 
-def of_replicas(n_rounds: int) -> Iterator[Row]:
+def of_replicas(timed: Timed) -> Iterator[Row]:
     """Langevin dynamics of 64 ethanols: ``sigmaff md`` with its files beside torch-sim, same network, no files."""
     model, start, n, steps = compiled(lnk("schnet")), ethanol(np.random.default_rng(0)), 64, 20
     calls: Calls = {
         "ours": partial(ours, model, start, 300.0, steps, n, guarded=False),
         "theirs": torch_sim_steps(model, start, 300.0, steps, n, TIME_STEP),
     }
-    seconds = {name: values / steps for name, values in time_calls(calls, max(3, n_rounds // 5)).items()}
+    seconds = {name: values / steps for name, values in timed(calls).items()}
     yield Row(f"schnet, a step of {n} ethanols, sigmaff md", "torch-sim with the same network", None, seconds)
 
 
-def of_threads(n_rounds: int) -> Iterator[Row]:
+def of_threads(timed: Timed) -> Iterator[Row]:
     """Two threads over one."""
     models = {}
     for n_threads in (1, 2):
@@ -176,7 +178,7 @@ def of_threads(n_rounds: int) -> Iterator[Row]:
             for name, n_threads in (("ours", 2), ("theirs", 1)):
                 predict = partial(models[n_threads].predict, graph, forces_std=way, stress_std=False)
                 calls[name] = partial(in_threads, n_threads, predict)
-            seconds = time_calls(calls, n_rounds)
+            seconds = timed(calls)
             yield Row(f"schnet within 5 Å, {what}: E + F + {words}, two threads", "one thread", None, seconds)
     torch.set_num_threads(1)
 
@@ -211,19 +213,22 @@ NEEDS = {
 """The other program of a part."""
 
 
-def measured(name: str, n_rounds: int) -> Iterator[Row]:
+def measured(name: str, timed: Timed) -> Iterator[Row]:
     """Rows of a part, if its other program is installed."""
     other = NEEDS.get(name)
     if other is not None and find_spec(other) is None:
         print(f"not measured: {name}; {other} is not installed")
         return
-    yield from PARTS[name](n_rounds)
+    yield from PARTS[name](timed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument(
+        "--processor", action="store_true", help="its time instead of the clock's, for one thread beside other work"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--json", type=Path, help="write ratios to this file; rows that are not measured stay in it")
     parser.add_argument("--against", type=Path, help="committed ratios to compare with")
@@ -231,9 +236,10 @@ def main() -> None:
     prepare(options.threads)
     print(f"{describe_machine()}\n\n| | over | ms | ms of that | ratio, median (quartiles) | bar |")
     print("|---|---|---|---|---|---|")
+    timed = partial(time_calls, n_rounds=options.rounds, clock=process_time if options.processor else perf_counter)
     rows = []
     for name in options.only:
-        for row in measured(name, options.rounds):
+        for row in measured(name, timed):
             rows.append(row)
             print(f"| {' | '.join(row.cells())} |", flush=True)
             if options.json is not None:
