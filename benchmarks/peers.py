@@ -1,13 +1,15 @@
-"""Other implementations of the backbones, driven by our graphs: each gives the energies of a graph."""
+"""Other implementations of the backbones, driven by our graphs: each gives the energies of a graph.
+
+A program is imported where its network is made: not all of them can be installed together.
+"""
 
 import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn.models import DimeNetPlusPlus
-from torch_geometric.nn.models import SchNet as PygSchNetModel
 
+from sigmaff.backbones.hosts.reading import contained
 from sigmaff.graph import AtomicGraph
 from sigmaff.graph.ops import scatter_sum
 
@@ -27,11 +29,13 @@ class PygSchNet(nn.Module):
     """PyTorch Geometric's SchNet at the paper's size."""
 
     def __init__(self, graph: AtomicGraph) -> None:
+        from torch_geometric.nn.models import SchNet
+
         super().__init__()
         end, start = directed_edges(graph)
         self.graph = graph
         self.edges = torch.stack([start, end])
-        self.model = PygSchNetModel(cutoff=10.0, interaction_graph=self._interaction_graph)
+        self.model = SchNet(cutoff=10.0, interaction_graph=self._interaction_graph)
 
     def _interaction_graph(self, positions: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
         return self.edges, edge_vectors(self.graph, positions).norm(dim=-1)
@@ -44,6 +48,8 @@ class PygDimeNetPP(nn.Module):
     """The layers of PyTorch Geometric's DimeNet++ at the paper's size, on our edges and the triplets that follow."""
 
     def __init__(self, graph: AtomicGraph) -> None:
+        from torch_geometric.nn.models import DimeNetPlusPlus
+
         super().__init__()
         self.graph = graph
         self.end, self.start = directed_edges(graph)
@@ -76,6 +82,86 @@ def triplets(graph: AtomicGraph) -> tuple[Tensor, Tensor]:
     second = torch.arange(len(start))[:, None].expand_as(incoming)
     kept = (incoming < len(start)) & (incoming != second ^ 1)
     return incoming[kept], second[kept]
+
+
+class SchNetPack(nn.Module):
+    """SchNetPack's SchNet at the paper's size; it differentiates by itself."""
+
+    def __init__(self, graph: AtomicGraph) -> None:
+        super().__init__()
+        from torch.utils.data import dataloader
+
+        dataloader.T_co = object  # type: ignore[attr-defined]  # SchNetPack 2.0 imports it; torch has removed it
+        import schnetpack
+        from schnetpack.atomistic import Atomwise, Forces, PairwiseDistances
+
+        basis = schnetpack.nn.GaussianRBF(n_rbf=50, cutoff=10.0)
+        network = schnetpack.representation.SchNet(128, 6, basis, schnetpack.nn.CosineCutoff(10.0), n_filters=128)
+        energy = Atomwise(128, n_hidden=64, activation=schnetpack.nn.shifted_softplus, output_key="energy")
+        self.model = schnetpack.model.NeuralNetworkPotential(network, [PairwiseDistances()], [energy, Forces()])
+        end, start = directed_edges(graph)
+        self.data = {
+            "_atomic_numbers": graph.atomic_numbers,
+            "_positions": graph.positions.float(),
+            "_idx_i": end,
+            "_idx_j": start,
+            "_idx_m": graph.structure_index,
+            "_n_atoms": graph.atoms_per_structure(),
+            "_offsets": graph.positions.new_zeros(len(end), 3).float(),
+        }
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        found = self.model({**self.data, "_positions": self.data["_positions"].clone()})
+        return found["energy"], found["forces"]
+
+
+class MACEPackage(nn.Module):
+    """MACE of the size that its authors call small, 128 invariant channels, with a cutoff of 5 Å."""
+
+    def __init__(self, graph: AtomicGraph, elements: tuple[int, ...], mean_neighbors: float) -> None:
+        super().__init__()
+        with contained("mace-torch"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from e3nn.o3 import Irreps
+            from mace import modules
+
+            self.model = modules.ScaleShiftMACE(
+                r_max=5.0,
+                num_bessel=8,
+                num_polynomial_cutoff=5,
+                max_ell=3,
+                interaction_cls=modules.interaction_classes["RealAgnosticResidualInteractionBlock"],
+                interaction_cls_first=modules.interaction_classes["RealAgnosticResidualInteractionBlock"],
+                num_interactions=2,
+                num_elements=len(elements),
+                hidden_irreps=Irreps("128x0e"),
+                MLP_irreps=Irreps("16x0e"),
+                atomic_energies=torch.zeros(len(elements)),
+                avg_num_neighbors=mean_neighbors,
+                atomic_numbers=list(elements),
+                correlation=3,
+                gate=torch.nn.functional.silu,
+                atomic_inter_scale=1.0,
+                atomic_inter_shift=0.0,
+            ).float()
+        self.model.eval().requires_grad_(False)
+        end, start = directed_edges(graph)
+        kinds = (graph.atomic_numbers[:, None] == torch.tensor(elements)).float()
+        sizes = graph.atoms_per_structure()
+        self.data = {
+            "node_attrs": kinds,
+            "positions": graph.positions.float(),
+            "shifts": torch.zeros(len(end), 3),
+            "edge_index": torch.stack([start, end]),
+            "batch": graph.structure_index,
+            "ptr": torch.nn.functional.pad(sizes.cumsum(0), (1, 0)),
+            "cell": torch.zeros(3 * graph.n_structures, 3),
+            "head": torch.zeros_like(sizes),
+        }
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        found = self.model({**self.data, "positions": self.data["positions"].clone()})
+        return found["energy"], found["forces"]
 
 
 class NequIPPackage(nn.Module):

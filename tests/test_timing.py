@@ -31,3 +31,15 @@ def test_the_second_call_is_timed_and_the_first_round_is_not():
 
 def test_nothing_to_time():
     assert time_calls({}, 3) == {}
+
+
+def test_seconds_are_those_of_the_clock():
+    """One that each call moves on by itself."""
+    now = 0.0
+
+    def lasts(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    found = time_calls({"one": lambda: lasts(1.0), "two": lambda: lasts(2.0)}, 2, clock=lambda: now)
+    assert {name: values.tolist() for name, values in found.items()} == {"one": [1.0, 1.0], "two": [2.0, 2.0]}

@@ -16,7 +16,9 @@ def _silent(done: int, total: int) -> None:
     pass
 
 
-def time_calls(calls: Calls[K], n_rounds: int, progress: Progress = _silent) -> dict[K, npt.NDArray[np.float64]]:
+def time_calls(
+    calls: Calls[K], n_rounds: int, progress: Progress = _silent, clock: Callable[[], float] = time.perf_counter
+) -> dict[K, npt.NDArray[np.float64]]:
     """Return the seconds of each call in every round, (n_rounds,); their median is robust against other processes.
 
     Every round runs all calls, so that the load of the machine affects all alike, and starts with another one. A call
@@ -25,6 +27,7 @@ def time_calls(calls: Calls[K], n_rounds: int, progress: Progress = _silent) -> 
 
     Arguments:
         progress: gets the number of rounds done, and of all.
+        clock: in seconds; ``time.process_time`` counts what the processor does for this program alone.
     """
     seconds: dict[K, list[float]] = {name: [] for name in calls}
     names = list(calls)
@@ -32,10 +35,10 @@ def time_calls(calls: Calls[K], n_rounds: int, progress: Progress = _silent) -> 
         first = number % max(len(names), 1)
         for name in names[first:] + names[:first]:
             calls[name]()
-            began = time.perf_counter()
+            began = clock()
             calls[name]()
             if number > 0:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(clock() - began)
         progress(number + 1, n_rounds + 1)
     return {name: np.array(values) for name, values in seconds.items()}
 

@@ -7,7 +7,7 @@ multiplying and summing, and stores no array of edges and features.
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sigmaff.backbones.linear_response import CompiledResponse
 from sigmaff.graph import AtomicGraph
@@ -33,11 +33,11 @@ class CompiledSchNetResponse(CompiledResponse):
         features = network.elements(graph.atomic_numbers)
         for number, interaction in enumerate(network.steps):
             message = interaction.message(features)
-            updated = interaction.update(self._neighbor_sum(message.unsqueeze(1), number).squeeze(1))
-            features = features + interaction.sent(updated)
+            updated = _affine(self._neighbor_sum(message.unsqueeze(1), number).squeeze(1), interaction.update)
+            features = features + _affine(interaction.activation(updated), interaction.output)
             self.messages.append(message)
             self.activation_slopes.append(torch.sigmoid(updated).unsqueeze(1))
-        self._embeddings = network.output(features)
+        self._embeddings = _affine(features, network.output)
 
     @property
     def embeddings(self) -> Tensor:
@@ -72,6 +72,11 @@ class CompiledSchNetResponse(CompiledResponse):
         """Σ_j v_j ∘ W_ij of values (n_atoms, k, n_filters)."""
         weights = self.filters[number][self.layout.pair] * self.filled
         return (values[self.layout.neighbor] * weights.unsqueeze(2)).sum(0)
+
+
+def _affine(values: Tensor, layer: nn.Linear) -> Tensor:
+    """The layer: a product, and a bias that the next loop adds. As one operation the bias would be copied first."""
+    return kept(values @ layer.weight.T) + layer.bias
 
 
 def _mapped(values: Tensor, matrix: Tensor) -> Tensor:

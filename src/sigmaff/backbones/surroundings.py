@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from ase.data import chemical_symbols
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sigmaff.backbones.linear_response import MAX_ELEMENTS, CompiledResponse, LinearResponse
 from sigmaff.graph import AtomicGraph
@@ -71,7 +72,7 @@ class Surroundings(nn.Module):
 
 
 class _CompiledResponse(CompiledResponse):
-    """Of all pairs, for compiled code: those beyond the cutoff count as nothing."""
+    """Of all pairs, for compiled code: those beyond the cutoff count as nothing. All elements are known."""
 
     def __init__(self, surroundings: Surroundings, graph: AtomicGraph) -> None:
         super().__init__(graph)
@@ -83,10 +84,11 @@ class _CompiledResponse(CompiledResponse):
         basis, slopes = surroundings.basis_with_slopes(distance)
         self._slopes = kept(slopes * near)
         kinds = surroundings.kinds[graph.atomic_numbers]
-        of_kind = kinds[layout.neighbor].unsqueeze(-1) == torch.arange(surroundings.n_kinds, device=kinds.device)
-        self._counted = of_kind & (layout.side != 0).unsqueeze(-1)  # (n_slots, n_atoms, n_kinds)
+        of_kind = kinds[layout.neighbor].unsqueeze(-1) == torch.arange(surroundings.n_kinds - 1, device=kinds.device)
+        counted = of_kind & (layout.side != 0).unsqueeze(-1)  # (n_slots, n_atoms, n_kinds - 1)
         around = kept(basis * near)[layout.pair].unsqueeze(2)
-        self._embeddings = (around * self._counted.unsqueeze(-1)).sum(0).flatten(1)
+        known = (around * counted.unsqueeze(-1)).sum(0).flatten(1)
+        self._embeddings = functional.pad(known, (0, N_RADIAL))
         self._places = surroundings.places(graph)
 
     @property

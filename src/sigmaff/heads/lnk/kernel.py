@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.ops import forward_slope, is_traced, scatter_sum
@@ -173,7 +174,7 @@ class LocalKernel(nn.Module):
             parts.append(value * constants.amplitude[elements])
         if self.composition_projector is not None:
             linear = self._by_element(self._linear_features(features, elements), elements)
-            known = self.one_hot[elements][:, : self.n_elements] @ self.composition_projector
+            known = functional.pad(self.composition_projector, (0, 0, 0, 1))[elements]  # of unseen elements: 0
             parts.append(constants.linear_scale * torch.cat([linear, known.unsqueeze(-1)], dim=-1).flatten(-2))
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 

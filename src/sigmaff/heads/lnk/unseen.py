@@ -63,8 +63,8 @@ N_WAVES = 128
 """Random Fourier features of a draw: they add 6 % to the error of its variance, where 16 draws have 18 %."""
 SUM_OF_GAUSSIANS = math.sqrt(2.0 * math.pi)
 """Σ_k g_k of a distance within the range of centres that are one width apart, to 10⁻⁸."""
-MAX_PAIRS = 2**22
-"""Pairs of atoms whose covariance is held in memory at once."""
+MAX_PAIRS = 2**19
+"""Pairs of atoms whose covariance is computed at once: more of them leave the cache."""
 
 
 class Waves(NamedTuple):
@@ -142,7 +142,7 @@ class UnseenSurroundings(nn.Module):
 
     def at(self, surroundings: Tensor, elements: Tensor, layout: Layout | None = None) -> "Place":
         """Where atoms with these surroundings (n_atoms, d) stand, differentiable in the surroundings."""
-        return Place(self._known(), self.prior, surroundings, elements, layout)
+        return Place(*self._known(), self.prior, surroundings, elements, layout)
 
     def again_at(self, surroundings: Tensor, elements: Tensor, layout: Layout | None = None) -> "Place":
         """The same, not differentiable: variances and slopes of one prediction look at the same atoms."""
@@ -157,38 +157,49 @@ class UnseenSurroundings(nn.Module):
     def spacing(self) -> float:
         """Of the known surroundings: median distance of one from all others of its element; 0 if there are none."""
         distances = [self.reach.new_zeros(0)]
-        for element, known in enumerate(self._known()[:-1]):
+        for element, known in enumerate(self._known()[0][:-1]):
             own = self.points[self.point_elements == element] / self.reach
             if len(own) > 1:
                 distances.append(known.near(own)[0].fill_diagonal_(0.0).sum(-1) ** -0.125)
         found = self.reach * torch.cat(distances)
         return float(found.median()) if len(found) else 0.0
 
-    def _compute_known(self) -> "list[Known]":
-        points = self.points / self.reach
+    def _compute_known(self) -> "tuple[list[Known], Known]":
+        """Of each element, last of all that the model has not seen; and of those that it has seen, stacked."""
+        points, whitening = self.points / self.reach, self.whitening / self.reach
         squares = points.square().sum(-1) + NEAREST
         squares = torch.where(self.point_elements >= 0, squares, torch.inf)
         parts = zip(
             self.means.unbind(),
-            (self.whitening / self.reach).unbind(),
+            whitening.unbind(),
             (*points.split(N_POINTS), points[:0]),
             (*squares.split(N_POINTS), squares[:0]),
             strict=True,
         )
-        return [Known(*part) for part in parts]
+        seen = (self.n_elements, N_POINTS)
+        stacked = Known(self.means[:-1], whitening[:-1], points.unflatten(0, seen), squares.unflatten(0, seen))
+        return [Known(*part) for part in parts], stacked
 
 
 class Known(NamedTuple):
-    """What is known of the surroundings of one element. Coordinates are in units of the reach: z = y/r."""
+    """What is known of the surroundings of one element, or of several, stacked. Coordinates are in units of the reach:
+    z = y/r."""
 
     mean: Tensor  # x̄ (d,)
     whitening: Tensor  # W/r (d, d)
     points: Tensor  # z_m (n_points, d)
     squares: Tensor  # |z_m|² (n_points,); infinite where there is no point
 
+    def coordinates(self, surroundings: Tensor) -> Tensor:
+        """z of atoms (m, d) of the element."""
+        return (surroundings - self.mean.unsqueeze(-2)) @ self.whitening
+
     def near(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         """|z − z_m|⁻⁸ and |z − z_m|², (m, n_points) each, of atoms (m, d) of the element."""
-        products = torch.addmm(self.squares, coordinates, self.points.T, alpha=-2.0)
+        if coordinates.ndim == 2:
+            products = torch.addmm(self.squares, coordinates, self.points.T, alpha=-2.0)
+        else:  # a compiled loop adds for nothing
+            products = self.squares.unsqueeze(-2) - 2.0 * kept(coordinates @ self.points.mT)
         squares = (products + coordinates.square().sum(-1, keepdim=True)).clamp(min=NEAREST)
         return squares.reciprocal().square().square(), squares
 
@@ -198,6 +209,7 @@ class Place:
 
     Arguments:
         known: of each element; the last one, of all that the model has not seen.
+        stacked: of all that it has seen, for compiled code: one product instead of one for each element.
         prior: s.
         surroundings: (n_atoms, d); draws are differentiable in them.
         elements: (n_atoms,).
@@ -205,15 +217,26 @@ class Place:
     """
 
     def __init__(
-        self, known: "list[Known]", prior: Tensor, surroundings: Tensor, elements: Tensor, layout: Layout | None = None
+        self,
+        known: "list[Known]",
+        stacked: Known,
+        prior: Tensor,
+        surroundings: Tensor,
+        elements: Tensor,
+        layout: Layout | None = None,
     ) -> None:
         self.prior, self.elements, self.n_elements = prior, elements, len(known)
         self._surroundings, self._version = surroundings, surroundings._version
         self.groups = groups = ElementGroups(elements, len(known), layout)
         self.known = [known[element] for element in groups.present]
-        parts = groups.of(surroundings)
-        self._parts = [(x - one.mean) @ one.whitening for x, one in zip(parts, self.known, strict=True)]
-        self._near = [one.near(part) for part, one in zip(self._parts, self.known, strict=True)]
+        if layout is None:
+            parts = groups.of(surroundings)
+            self._parts = [one.coordinates(x) for x, one in zip(parts, self.known, strict=True)]
+            self._near = [one.near(part) for part, one in zip(self._parts, self.known, strict=True)]
+        else:
+            coordinates = stacked.coordinates(surroundings[layout.of_element])
+            self._parts = list(coordinates.unbind())
+            self._near = list(zip(*(values.unbind() for values in stacked.near(coordinates)), strict=True))
         self.coordinates = groups.joined(self._parts)  # z (n_atoms, d)
         self._closeness = groups.joined([closeness.sum(-1) for closeness, _ in self._near])
         self.amplitude = (1.0 + self._closeness).rsqrt()  # a (n_atoms,)
@@ -243,10 +266,12 @@ class Place:
     def variance(self, graph: AtomicGraph) -> Tensor:
         """Of Σ_i f_i of each structure, (n_structures,)."""
         scaled, weights = graph.pad_each(self.coordinates / LENGTH, self._by_element(self.amplitude))
-        total = scaled.new_zeros(graph.n_structures)
+        total, n_done = scaled.new_zeros(graph.n_structures), 0
         for rows, weights_of_rows in graph.row_blocks(scaled, weights, MAX_PAIRS):
-            same = weights_of_rows @ weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
-            total = total + (same * MATERN52.value(squared_distances(rows, scaled))).sum((-1, -2))
+            total = total + _covariance(rows, weights_of_rows, rows, weights_of_rows)
+            n_done += rows.shape[1]
+            if graph.layout is None and n_done < scaled.shape[1]:  # pairs with later rows count twice
+                total = total + 2.0 * _covariance(rows, weights_of_rows, scaled[:, n_done:], weights[:, n_done:])
         return self.prior.square() * total
 
     def hidden_slope_variance(self, graph: AtomicGraph) -> Tensor:
@@ -302,6 +327,12 @@ class Place:
         """Values (n_atoms,) in the column of the element of each atom, (n_atoms, n_elements)."""
         zeros = values.new_zeros(values.shape[0], self.n_elements)
         return zeros.scatter(1, self.elements.unsqueeze(-1), values.unsqueeze(-1))
+
+
+def _covariance(z: Tensor, weights: Tensor, other_z: Tensor, other_weights: Tensor) -> Tensor:
+    """Σ_ij w_i·w_j κ(|z_i − z_j|²) of rows of structures, (n_structures, n, d) and (n_structures, n, n_elements)."""
+    same = weights @ other_weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
+    return (same * MATERN52.value(squared_distances(z, other_z))).sum((-1, -2))
 
 
 def _some(surroundings: Tensor) -> Tensor:
