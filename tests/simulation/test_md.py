@@ -16,7 +16,8 @@ from calculator_case import LNK_CONFIG, build_potential, ethanol, water_crystal
 from md_case import SITES, WAYS, Wells, at_sites, changed, columns, final_state, name_of
 from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import DeterministicConfig
-from sigmaff.progress import Listener
+from sigmaff.models.std_range import Quantiles, StdRange
+from sigmaff.progress import Collecting, Listener
 from sigmaff.simulation import Calculator
 from sigmaff.simulation.md import MDConfig, MDResult, run_md
 from sigmaff.simulation.md.integrator import temperature_of
@@ -281,6 +282,19 @@ def test_auto_needs_calibration_structures(tmp_path: Path):
 def test_settings_that_contradict_each_other(settings: dict[str, object], message: str):
     with pytest.raises(ValidationError, match=message):
         MDConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(("largest", "stop_above", "n_warnings"), [(1e-6, None, 1), (1e6, None, 0), (1e-6, 1e6, 0)])
+def test_a_run_without_a_limit_says_that_sigma_is_unusual(
+    largest: float, stop_above: float | None, n_warnings: int, tmp_path: Path
+):
+    """Once, for σ above twice the largest of the calibration structures."""
+    potential, listener = build_potential(LNK_CONFIG), Collecting()
+    usual = Quantiles(median=largest, q90=largest, q99=largest, largest=largest)
+    potential.std_range = StdRange(n_structures=30, forces=usual)
+    run_md(potential, [moving(ethanol())], changed(NVE, stop_above=stop_above), tmp_path / "run", listener)
+    assert len(listener.texts) == n_warnings
+    assert all("2 times the largest of the 30 calibration structures" in text for text in listener.texts)
 
 
 def test_progress_ends_where_the_run_ends(tmp_path: Path):

@@ -16,7 +16,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.models import Model
 from sigmaff.models.prediction import Predictor
 from sigmaff.progress import Listener
-from sigmaff.simulation.limits import Limits, readings
+from sigmaff.simulation.limits import FACTOR, Limits, Reading, known_range, readings
 from sigmaff.simulation.md.batch import Batch
 from sigmaff.simulation.md.checkpoint import Checkpoint, Summary, open_run, read_checkpoint, run_folder
 from sigmaff.simulation.md.checks import Checks
@@ -132,6 +132,7 @@ class _Run:
         self.batch = Batch([replica for replica in self.replicas if replica.running], model, config)
         self.checks = Checks(self.batch, self.output, self.limits, config)
         self.note, self.n_running, self.n_stopped = StatusNote(), -1, 0
+        self.usual = None if self.limits.forces is not None else known_range(model)
 
     def go(self, listener: Listener) -> None:
         if self.is_new:
@@ -185,8 +186,21 @@ class _Run:
         ends = [] if n_running else [replica.record.ended_at or 0 for replica in self.replicas]
         step = int(self.batch.state["step"].min()) if n_running else max(ends)
         note = self.note.text(n_running, len(self.replicas), self.n_stopped, self.checks.nearest)
+        self._warn_of_unusual(self.checks.nearest, step, listener)
         self.checks.nearest = None
         listener.advance(step, self.config.steps, note)
+
+    def _warn_of_unusual(self, reading: Reading | None, step: int, listener: Listener) -> None:
+        """Once, where no limit on force σ ends a replica that has left what the model knows."""
+        if self.usual is None or self.usual.forces is None or reading is None or reading.of != "forces":
+            return
+        if reading.value > (limit := FACTOR * self.usual.forces.largest):
+            listener.warn(
+                f"step {step}: {reading} is above {limit:.3g}, {FACTOR:g} times the largest of the "
+                f"{self.usual.n_structures} calibration structures. The run goes on: it has no limit on force σ "
+                "(--stop-above, stop_above). This is said once"
+            )
+            self.usual = None
 
     def _save(self) -> None:
         past = {replica.origin.number: replica.history for replica in self.replicas if not replica.running}
