@@ -47,7 +47,7 @@ $(BENCH_VENV)/installed: pyproject.toml constraints.txt
 fuzz: install-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --count $(N) --seed $(SEED) --keep ../fuzz-found
 
-# Kills and full disks at every file operation of every long command, signals and rivals: an hour or more.
+# Cuts and full disks at every file operation of every long command, some kills, signals and rivals: an hour or more.
 storm: install-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m storm --seed $(SEED) $(STORM)
 
