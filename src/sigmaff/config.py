@@ -164,9 +164,12 @@ def _set(content: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _explain(root: type[BaseModel], details: ErrorDetails) -> str:
-    location = [str(part) for part in details["loc"] if "[" not in str(part)]  # members of a union of plain types
-    if details["type"] != "extra_forbidden" and location[-1:] and location[-1] in ("bool", "float", "int", "str"):
+    parts = [str(part) for part in details["loc"]]
+    n_given = 1 if details["type"] == "extra_forbidden" else 0  # the unknown key: whatever somebody wrote
+    location = [part for part in parts[: len(parts) - n_given] if "[" not in part]  # not members of unions
+    if not n_given and location[-1:] and location[-1] in ("bool", "float", "int", "str"):
         del location[-1]
+    location += parts[len(parts) - n_given :]
     keys, models = _follow(root, location)
     key, got = ".".join(keys), details["input"]
     if details["type"] == "extra_forbidden":
