@@ -9,9 +9,11 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pytest
@@ -66,8 +68,12 @@ def test_what_tasks_were_given_is_not_kept(client: Client) -> None:
 
     assert [outcome.value for outcome in run_tasks(len, [np.zeros(10**5)] * 20, client)] == [10**5] * 20
     gc.collect()
-    views = [item for item in gc.get_objects() if type(item) is memoryview]
-    assert sum(view.nbytes for view in views) < 10 * 800_000
+    n_bytes = 0
+    for item in gc.get_objects():
+        if type(item) is memoryview:
+            with suppress(ValueError):  # it has been released
+                n_bytes += item.nbytes
+    assert n_bytes < 10 * 800_000
 
 
 def fill(path: str) -> None:
@@ -107,6 +113,12 @@ def test_a_value_that_is_lost_with_its_worker_is_no_error_of_ours(client: Client
     [where] = client.who_has(future)[future.key]
     os.kill(client.run(os.getpid, workers=[where])[where], signal.SIGKILL)
     assert _outcome(0, future) is None
+
+
+def test_a_process_that_starts_slowly_keeps_its_place(client: Client) -> None:
+    """Dask gave a place up 15 s after its process had died; on a busy machine a new one takes longer."""
+    timeout = dask.config.get("distributed.deploy.lost-worker-timeout")
+    assert dask.utils.parse_timedelta(timeout) > 3600
 
 
 def test_a_piece_that_hangs_is_given_up(client: Client) -> None:

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 LOCAL: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.admin.low-level-log-length": 0,
+    "distributed.deploy.lost-worker-timeout": "1d",
     "distributed.worker.profile.enabled": False,
     **{f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")},
 }
 """Dask's settings on this machine: no second try beside ours, no pages, no profile. Its logs of the last thousand
-messages hold the arguments of all tasks in them, so they are empty."""
+messages hold the arguments of all tasks in them, so they are empty. A process that dies is started again, however long
+that takes: after 15 s Dask would give its place up, and without a place, on a busy machine, all tasks wait for ever.
+"""
 
 T = TypeVar("T")
 R = TypeVar("R")
