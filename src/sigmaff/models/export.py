@@ -269,8 +269,12 @@ class _Function(nn.Module):
 def _opened(path: Path, outputs: dict[Part, tuple[str, ...]]) -> Program:
     from torch._inductor.package import load_package
 
-    parts = {part: load_package(str(path), model_name=part) for part in outputs}
-    return Program(parts, outputs)
+    def flat(part: Part) -> Callable[..., list[Tensor]]:
+        """A function of tensors. As torch calls it, it would look for them in nested arguments first."""
+        loader = load_package(str(path), model_name=part).loader
+        return lambda *inputs: loader.run(list(inputs))
+
+    return Program({part: flat(part) for part in outputs}, outputs)
 
 
 def _read_description(path: Path, name: Path | None = None) -> Description:
