@@ -171,6 +171,7 @@ HUGE = {
     "beyond all numbers": ([[0, 0, 0], [0, 1, 0], [1e300, 0, 0]], None, "atom 2 is 1e\\+300 Å away"),
     "far above a slab": ([[0, 0, 0], [0, 1, 0], [0, 0, 4e4]], ([5, 5, 5], [1, 1, 0]), "atom 2 is 4e\\+04 Å away"),
     "many cells away": ([[0, 0, 0], [5e9, 0, 0]], ([5, 5, 5], [1, 1, 1]), "atom 1 is 1e\\+09 cells away"),
+    "long cell": ([[0, 0, 0]], ([50, 1e6, 50], [1, 1, 1]), "too long and thin .* correct the cell"),
     "cell beyond all numbers": ([[0, 0, 0]], ([1e200, 1e200, 1e200], [1, 1, 1]), "the cell .* above 1e\\+12 Å"),
     "flat cell": ([[0, 0, 0]], ([[10, 0, 0], [10, 1e-5, 0], [0, 0, 10]], [1, 1, 1]), "1e-05 Å wide along lattice"),
 }

@@ -14,7 +14,7 @@ MIN_DISTANCE = 0.1
 MAX_LATTICE = 1e12
 """Å. The normals of a cell with longer vectors may not be finite numbers."""
 MAX_CELLS = 100_000
-"""Into which the search divides space; it does not survive if this leaves less than one along an axis."""
+"""Into which the search divides space; it may not survive if this leaves less than two along an axis."""
 MAX_OPEN_CELLS = 1000
 """Along an axis that is not periodic beside others that are: the time of the search grows with their square."""
 MAX_IMAGES = 100
@@ -103,12 +103,13 @@ def _check_size(positions: FloatArray, box: FloatArray, periodic: npt.NDArray[np
         widths = np.where(periodic, of_cell, np.ptp(cells, axis=0) * of_cell)
         away = np.abs(cells - np.median(cells, axis=0)) * of_cell * ~periodic
     n_cells = np.clip(np.floor(widths / cutoff), 1.0, 1e9)
-    is_thin = n_cells.min() * min(1.0, np.cbrt(MAX_CELLS / n_cells.prod())) < 1.0
+    is_thin = n_cells.prod() > MAX_CELLS and n_cells.min() * np.cbrt(MAX_CELLS / n_cells.prod()) < 2.0
     if is_thin or (periodic.any() and (n_cells * ~periodic).max() > MAX_OPEN_CELLS):
         atom = int(away.max(1).argmax())
+        remedy = f"atom {atom} is {away[atom].max():.3g} Å away from the others: correct its position"
         raise DataError(
-            f"the structure is {widths.max():.3g} Å long, too long and thin for the neighbour search; atom {atom} is "
-            f"{away[atom].max():.3g} Å away from the others: correct its position"
+            f"the structure is {widths.max():.3g} Å long, too long and thin for the neighbour search; "
+            f"{remedy if away[atom].any() else 'correct the cell'}"
         )
 
 
