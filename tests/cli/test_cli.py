@@ -545,32 +545,23 @@ def test_a_full_disk_is_one_line_that_names_the_file(workspace: Workspace, tmp_p
     assert done.returncode == 1
 
 
-MANGLED = """
-import signal, sys
+STRUCK = """
+import signal, sys, time
 import sigmaff
 from sigmaff.cli.main import main
+{}
+sigmaff.load = load
+sys.argv = ["sigmaff", "calibrate", "model.sigmaff", "data.extxyz"]
+main()
+"""
+TURNED_INTO_AN_ERROR = """
 def load(*_, **__):
     try:
         signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
         raise ValueError("could not determine the shape of object") from None
-sigmaff.load = load
-sys.argv = ["sigmaff", "calibrate", "model.sigmaff", "data.extxyz"]
-main()
 """
-
-
-def test_a_signal_that_compiled_code_turns_into_an_error_is_an_interruption() -> None:
-    """As reading a tensor does."""
-    done = subprocess.run([sys.executable, "-c", MANGLED], capture_output=True, text=True, check=False)
-    assert done.stderr == "interrupted; run the same command again\n"
-    assert done.returncode == 130
-
-
 IN_A_DESTRUCTOR = """
-import signal, sys, time
-import sigmaff
-from sigmaff.cli.main import main
 class Engine:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
@@ -578,15 +569,13 @@ def load(*_, **__):
     Engine()
     time.sleep(10.0)
     sys.exit("it goes on")
-sigmaff.load = load
-sys.argv = ["sigmaff", "calibrate", "model.sigmaff", "data.extxyz"]
-main()
 """
 
 
-def test_a_signal_in_a_destructor_ends_a_command() -> None:
-    """Python ignores exceptions there; tblite's results have destructors."""
-    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("load", [TURNED_INTO_AN_ERROR, IN_A_DESTRUCTOR], ids=["error", "destructor"])
+def test_a_signal_that_does_not_arrive_as_an_exception_is_an_interruption(load: str) -> None:
+    """Reading a tensor turns it into another error. Python ignores exceptions in destructors; tblite has some."""
+    done = subprocess.run([sys.executable, "-c", STRUCK.format(load)], capture_output=True, text=True, check=False)
     assert done.stderr == "interrupted; run the same command again\n"
     assert done.returncode == 130
 

@@ -143,6 +143,8 @@ class Storms:
             elif is_struck:
                 os.kill(running.process, signal.Signals[name])
             ended = running.end()
+            if self._has_its_file(ended):
+                break
             struck += is_bereaved or ended.code != 0
             broken = None if name == "SIGKILL" else _badly_ended(ended)
             if broken or not is_struck or is_bereaved:
@@ -199,11 +201,15 @@ class Storms:
     def _resumed(self) -> str | None:
         """What is wrong after the same command has run again."""
         ended = run(self.command.arguments, self.work)
-        if self.command.forced and ended.code == 1 and "exists already" in ended.text:
+        if self._has_its_file(ended):
             ended = run((*self.command.arguments, "--force"), self.work)
         if ended.code or ended.has_traceback:
             return f"the same command ends with {ended.code}: {ended.text[-1500:]}"
         return self._other()
+
+    def _has_its_file(self, ended: Ended) -> bool:
+        """Whether a command did nothing, for the file that it makes is there."""
+        return self.command.forced and ended.code == 1 and "exists already" in ended.text
 
     def _other(self) -> str | None:
         return "; ".join(differences(contents(self.work), self.expected)) or None
