@@ -71,6 +71,11 @@ def uncompiled(potential: Potential, graph: AtomicGraph) -> Program:
 def test_the_way_for_compiled_code_gives_the_same(backbone: BackboneConfig, head: HeadConfig):
     """Without a compiler: layouts in place of scattering, vectors in place of positions, all pairs in the repulsion."""
     potential = Case(backbone=backbone, head=head).build()
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in potential.backbone.parameters():  # biases begin with 0, and would not be missed
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
     graph = potential.prepare(graph_of(*STRUCTURES, cutoff=potential.cutoff))
     program = uncompiled(potential, graph)
     samples = potential.backbone.compiles_samples and potential.head.force_std_methods
