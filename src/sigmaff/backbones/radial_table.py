@@ -79,17 +79,18 @@ class RadialTable(nn.Module):
         interval = place.floor().clamp(max=self.n_intervals - 1)
         inside, row = (place - interval).to(self.rows.dtype), 3 * interval.long()
         within = (distance <= self.cutoff).to(self.rows.dtype) / self.spacing
-        weights = kept(torch.stack([_polynomial(c, inside) for c in _HERMITE]))
-        rising = kept(torch.stack([_polynomial(c, inside) * within for c in _SLOPES]))
-        rows = [self.rows[row + number] for number in range(6)]
-        return kept(_weighed(weights, rows)), kept(_weighed(rising, rows))
+        values = [_polynomial(c, inside) for c in _HERMITE]
+        slopes = [_polynomial(c, inside) * within for c in _SLOPES]
+        weights = kept(torch.stack([*values, *slopes]).view(2, 6, -1))
+        both = kept(_weighed(weights.permute(1, 2, 0), [self.rows[row + number] for number in range(6)]))
+        return both[:, 0], both[:, 1]
 
 
 def _weighed(weights: Tensor, rows: list[Tensor]) -> Tensor:
-    """Σ_k w_k r_k, of weights (6, n) and six rows (n, width)."""
-    total = weights[0].unsqueeze(-1) * rows[0]
+    """Σ_k w_kc r_k of weights (6, n, 2) and six rows (n, width), (n, 2, width): one loop reads rows for both."""
+    total = weights[0].unsqueeze(-1) * rows[0].unsqueeze(1)
     for weight, row in zip(weights[1:], rows[1:], strict=True):
-        total = torch.addcmul(total, weight.unsqueeze(-1), row)
+        total = torch.addcmul(total, weight.unsqueeze(-1), row.unsqueeze(1))
     return total
 
 

@@ -85,7 +85,7 @@ class _CompiledResponse(CompiledResponse):
         self._slopes = kept(slopes * near)
         kinds = surroundings.kinds[graph.atomic_numbers]
         of_kind = kinds[layout.neighbor].unsqueeze(-1) == torch.arange(surroundings.n_kinds - 1, device=kinds.device)
-        counted = of_kind & (layout.side != 0).unsqueeze(-1)  # (n_slots, n_atoms, n_kinds - 1)
+        counted = kept((of_kind & (layout.side != 0).unsqueeze(-1)).to(basis.dtype))  # (n_slots, n_atoms, n_kinds - 1)
         around = kept(basis * near)[layout.pair].unsqueeze(2)
         known = (around * counted.unsqueeze(-1)).sum(0).flatten(1)
         self._embeddings = functional.pad(known, (0, N_RADIAL))

@@ -225,7 +225,7 @@ class Place:
         elements: Tensor,
         layout: Layout | None = None,
     ) -> None:
-        self.prior, self.elements, self.n_elements = prior, elements, len(known)
+        self.prior, self.elements = prior, elements
         self._surroundings, self._version = surroundings, surroundings._version
         self.groups = groups = ElementGroups(elements, len(known), layout)
         self.known = [known[element] for element in groups.present]
@@ -265,7 +265,8 @@ class Place:
 
     def variance(self, graph: AtomicGraph) -> Tensor:
         """Of Σ_i f_i of each structure, (n_structures,)."""
-        scaled, weights = graph.pad_each(self.coordinates / LENGTH, self._by_element(self.amplitude))
+        weights = torch.cat([self._kind, self.amplitude.unsqueeze(-1)], dim=-1)
+        scaled, weights = graph.pad_each(self.coordinates / LENGTH, weights)
         total, n_done = scaled.new_zeros(graph.n_structures), 0
         for rows, weights_of_rows in graph.row_blocks(scaled, weights, MAX_PAIRS):
             total = total + _covariance(rows, weights_of_rows, rows, weights_of_rows)
@@ -286,10 +287,9 @@ class Place:
         parts = zip(self.groups.of(tangents), self.known, strict=True)
         moved = self.groups.joined([part @ one.whitening for part, one in parts])
         rising, t = graph.pad_each((moved * self.slope).sum(-1, keepdim=True), moved / LENGTH)  # ∂a of each atom, ∂z/ℓ
-        kind, amplitude = self._by_element(torch.ones_like(self.amplitude)), self.amplitude.unsqueeze(-1)
-        scaled, kind, amplitude = graph.pad_each(self.coordinates / LENGTH, kind, amplitude)
+        scaled, kind, amplitude = graph.pad_each(self.coordinates / LENGTH, self._kind, self.amplitude.unsqueeze(-1))
         u = squared_distances(scaled, scaled)
-        same = kind @ kind.transpose(-1, -2)
+        same = kind == kind.transpose(-1, -2)
         value, first, second = (
             same * part(u) for part in (MATERN52.value, MATERN52.first_derivative, MATERN52.second_derivative)
         )
@@ -323,15 +323,17 @@ class Place:
     def _angles(self, waves: Waves) -> Tensor:
         return torch.addmm(waves.phases, self.coordinates, waves.frequencies.T, alpha=1.0 / LENGTH)
 
-    def _by_element(self, values: Tensor) -> Tensor:
-        """Values (n_atoms,) in the column of the element of each atom, (n_atoms, n_elements)."""
-        zeros = values.new_zeros(values.shape[0], self.n_elements)
-        return zeros.scatter(1, self.elements.unsqueeze(-1), values.unsqueeze(-1))
+    @property
+    def _kind(self) -> Tensor:
+        """The element of each atom as a number that pads with the others, (n_atoms, 1)."""
+        return self.elements.to(self.amplitude.dtype).unsqueeze(-1)
 
 
 def _covariance(z: Tensor, weights: Tensor, other_z: Tensor, other_weights: Tensor) -> Tensor:
-    """Σ_ij w_i·w_j κ(|z_i − z_j|²) of rows of structures, (n_structures, n, d) and (n_structures, n, n_elements)."""
-    same = weights @ other_weights.transpose(-1, -2)  # a_i a_j δ(e_i, e_j)
+    """Σ_ij a_i a_j δ(e_i, e_j) κ(|z_i − z_j|²) of rows of structures, (n_structures, n, d); weights: e, a."""
+    kind, amplitude = weights.split(1, dim=-1)
+    other_kind, other_amplitude = other_weights.transpose(-1, -2).split(1, dim=-2)
+    same = (kind == other_kind) * (amplitude * other_amplitude)
     return (same * MATERN52.value(squared_distances(z, other_z))).sum((-1, -2))
 
 
