@@ -136,7 +136,7 @@ class Case:
     def is_slow(self) -> bool:
         """Whether it runs with ``-m slow`` alone: a head that sees embeddings only, beside others that do, elsewhere
         than on the first backbone."""
-        others = ("gmdn", "llpr", "shallow_ensemble", "latent_distance")
+        others = ("gmdn", "svgp", "llpr", "shallow_ensemble", "latent_distance")
         return self.head.name in others and self.backbone in BACKBONES[1:]
 
     @property
@@ -251,15 +251,13 @@ def force_std_modes(model: Model) -> tuple[str, ...]:
 
 def predicted(model: Model, graph: AtomicGraph) -> dict[str, Tensor]:
     """All quantities that a model predicts for a graph, by name; force σ in every mode that it offers."""
-    values = model.predict(graph, forces_std="none")
-    names = ("energy", "forces", "node_energy", "energy_std", "stress")
-    found = {name: getattr(values, name) for name in names if getattr(values, name) is not None}
-    for mode in force_std_modes(model):
-        complete = model.predict(graph, forces_std=mode if mode in ("exact", "sampled") else "auto")
-        found[f"forces_std_{mode}"] = complete.forces_std
-        for name in ("node_energy_std", "stress_std"):
-            if getattr(complete, name) is not None:
-                found[name] = getattr(complete, name)
+    names = ("energy", "forces", "node_energy", "energy_std", "stress", "node_energy_std", "stress_std")
+    found = {}
+    for mode in force_std_modes(model) or ("none",):
+        values = model.predict(graph, forces_std=mode if mode in ("exact", "sampled", "none") else "auto")
+        found |= {name: getattr(values, name) for name in names if getattr(values, name) is not None}
+        if values.forces_std is not None:
+            found[f"forces_std_{mode}"] = values.forces_std
     return found
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -196,3 +198,33 @@ def talk_without_key(port: int) -> bytes:
         if answer := secret.recv(1):
             return answer
         raise ConnectionError("closed without an answer")
+
+
+WAITING = """
+import numpy as np, psutil
+from storm.here import HereClient, without_dask
+from sigmaff.allocator import keep_large_blocks
+from sigmaff.tasks import run_tasks
+
+def held(_=None):
+    return psutil.Process().memory_info().rss / 2**20
+
+keep_large_blocks()
+without_dask()
+before = held()
+blocks = [np.ones(2**20) for _ in range(20)]
+last = np.ones(2**10)  # above them, so that the top of the heap is not free
+del blocks
+freed = held()
+(outcome,) = run_tasks(held, [None], HereClient())
+print(freed - before, outcome.value - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the setting is of glibc, on Linux")
+def test_who_waits_holds_no_free_memory() -> None:
+    tests = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, check=True, cwd=tests)
+    freed, waiting = map(float, done.stdout.split())
+    assert freed > 150, "this allocator returns blocks by itself: the test shows nothing"
+    assert waiting < 10

@@ -5,6 +5,7 @@ operation on large temporaries pays page faults again, and they cost more than t
 """
 
 import ctypes
+import gc
 import sys
 from collections.abc import Callable
 
@@ -29,7 +30,11 @@ def keep_large_blocks() -> None:
 
 
 def return_free_memory() -> None:
-    """Give the memory that is free in this process back to the system: between the parts of long work."""
+    """Give the memory that is free in this process back to the system: between the parts of long work.
+
+    Objects that hold each other, as models do, are freed first.
+    """
+    gc.collect()
     if (trim := _from_libc("malloc_trim")) is not None:
         trim(0)
 

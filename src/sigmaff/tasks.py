@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
+from sigmaff.allocator import return_free_memory
 from sigmaff.config import Settings
 from sigmaff.errors import ConfigError, in_words
 from sigmaff.extras import require
@@ -127,7 +128,7 @@ def run_tasks(
     """Yield the outcome of function(argument) for each argument, in the order in which the tasks end.
 
     All tasks of a worker that dies are tried again at the end, one by one. A task that kills its worker twice is
-    marked as failed.
+    marked as failed. Memory that is free here is given back before: to wait needs none.
 
     Arguments:
         time_limit: seconds, after which a worker that still runs the task is killed.
@@ -136,6 +137,7 @@ def run_tasks(
 
     work = partial(_attempt, function, time_limit)
     futures = {client.submit(work, argument, pure=False): index for index, argument in enumerate(arguments)}
+    return_free_memory()
     suspects = []
     for future in as_completed(list(futures), loop=client.loop) if futures else ():
         outcome = _outcome(futures[future], future)

@@ -590,7 +590,7 @@ def test_a_signal_ends_a_command_in_one_line(workspace: Workspace, tmp_path: Pat
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     signal.signal(number, before)
     with process:
-        while not (run / "checkpoint.npz").exists():
+        while not (run / "log.csv").exists():
             time.sleep(0.05)
         process.send_signal(number)
         _, errors = process.communicate()

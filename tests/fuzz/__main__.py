@@ -8,6 +8,7 @@ import sys
 import time
 import warnings
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import torch
 
 from fuzz import commands, configs, data, models
 from fuzz.mutant import Mutant
@@ -22,15 +24,18 @@ from fuzz.sandbox import SECONDS, Outcome, Trial, tried
 
 KINDS: dict[str, ModuleType] = {"models": models, "data": data, "configs": configs, "commands": commands}
 CORPUS = Path(__file__).parent / "corpus"
-SHARES = {"commands": 0.25}
-"""Of the count: the kinds that take longer."""
 AT_WORK = 1
 """Seconds of the processor that a command has that may work for long."""
+USED = (
+    *("sigmaff.training.loop", "sigmaff.report", "sigmaff.audit", "sigmaff.learning", "sigmaff.runs.compare"),
+    *("lightning_fabric", "scipy.stats", "distributed", "sigmaff.cli.watch"),
+)
+"""What commands import when they are called."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--count", type=int, default=60, help="mutants of each kind; a quarter of it of commands")
+    parser.add_argument("--count", type=int, default=60, help="mutants of each kind")
     parser.add_argument("--seed", type=int, default=0, help="mutant n of a seed is always the same")
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
@@ -38,6 +43,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # a copy of this process would wait for the others
     figures = {}
     with TemporaryDirectory() as folder:
         for kind in options.kinds:
@@ -54,14 +60,13 @@ class Fuzz:
     def __init__(self, kind: str, options: argparse.Namespace, folder: Path) -> None:
         self.kind, self.options, self.folder = kind, options, folder
         self.module, self.corpus = KINDS[kind], sorted((CORPUS / kind).iterdir())
-        self.n = int(options.count * SHARES.get(kind, 1.0))
 
     def run(self) -> dict[str, Any]:
         began, broken = time.monotonic(), []
         verdicts, by_kind = Counter[str](), Counter[str]()
         together = 1 if self.module is commands else 500
         _warm_up(self.kind, self.folder)
-        outcomes = tried(self.trial, len(self.corpus) + self.n, together=together)
+        outcomes = tried(self.trial, len(self.corpus) + self.options.count, together=together)
         for index, outcome in enumerate(outcomes):
             is_known = index < len(self.corpus)
             verdicts["corpus" if is_known else outcome.verdict] += 1
@@ -117,8 +122,14 @@ class Fuzz:
 
 def _warm_up(kind: str, folder: Path) -> None:
     """Import what trials need, and make what they share, before this process is copied."""
+    if kind == "models":
+        for path in models.bases():
+            models.base(path)
     if kind == "commands":
         commands.workspace()
+        commands.parameters()
+        for name in USED:
+            import_module(name)
         place = Path.cwd()
         for text in ("check data.extxyz", "predict model.sigmaff in.extxyz out.extxyz"):
             (folder / "a.txt").write_text(text)

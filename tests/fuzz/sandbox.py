@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ class Trial:
     run: Callable[[], str]
     kind: str = ""
     size: int = 0
-    seconds: int = SECONDS
+    seconds: float = SECONDS
     may_be_long: bool = False
 
 
@@ -102,7 +101,7 @@ def _in_a_copy(make: Callable[[int], Trial], numbers: Sequence[int]) -> Iterator
 
 def _killed(begun: dict[str, Any], status: int | None) -> Outcome:
     """Of a trial that wrote nothing: it died by itself with this status, or was killed because it did not end."""
-    if status is not None and os.WTERMSIG(status) != signal.SIGXCPU:
+    if status is not None and os.WTERMSIG(status) != signal.SIGPROF:
         return Outcome(kind=begun["kind"], verdict="crash", broken=f"ended with signal {os.WTERMSIG(status)}")
     if begun["may_be_long"]:
         return Outcome(kind=begun["kind"], verdict="at work")
@@ -150,9 +149,7 @@ def _write_all(make: Callable[[int], Trial], numbers: Sequence[int], write: int)
             trial = make(number)
             begun = {"kind": trial.kind, "seconds": trial.seconds, "may_be_long": trial.may_be_long}
             file.write(json.dumps(begun) + "\n")
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            limit = ceil(used.ru_utime + used.ru_stime) + trial.seconds
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+            signal.setitimer(signal.ITIMER_PROF, trial.seconds)  # limits of the system count in whole seconds
             file.write(json.dumps(_run(trial)) + "\n")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 KINDS = ("models", "data", "configs", "commands")
-COUNT = 40
+COUNT = 500
 
 SELF_TEST = """
 import json, os
@@ -31,8 +31,8 @@ trials = [
     Trial(run=os.abort),
     Trial(run=swell),
     Trial(run=swell, size=10**8),
-    Trial(run=spin, seconds=1),
-    Trial(run=spin, seconds=0, may_be_long=True),
+    Trial(run=spin, seconds=0.2),
+    Trial(run=spin, seconds=0.2, may_be_long=True),
     Trial(run=lambda: "accepted"),
 ]
 outcomes = tried(trials.__getitem__, len(trials))

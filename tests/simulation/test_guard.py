@@ -24,6 +24,7 @@ from sigmaff.errors import ConfigError, DataError
 from sigmaff.heads import DeterministicConfig
 from sigmaff.models.file import save
 from sigmaff.simulation.md import MDConfig, PilotRun, Scores, guard, risk_threshold, run_md
+from sigmaff.simulation.md.guard import GuardResult
 from sigmaff.simulation.md.pilots import promise, run_limit
 from sigmaff.simulation.md.risk import fewest, highest_risk, n_allowed
 
@@ -267,8 +268,15 @@ def test_labels_end_at_the_first_error_and_serve_another_question(tmp_path: Path
     assert larger.promise.limit > first.promise.limit
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, scheduler: str) -> GuardResult:
+    """A guard that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    return guard(Wells(), STARTS, settings(folder, scheduler, checkpoint_every=7), folder / "guard")
+
+
 @pytest.mark.parametrize(("stage", "n"), [("pilot runs", 20), ("labels", 0), ("labels", 4)])
-def test_an_interrupted_guard_resumes(stage: str, n: int, tmp_path: Path, scheduler: str):
+def test_an_interrupted_guard_resumes(stage: str, n: int, whole: GuardResult, tmp_path: Path, scheduler: str):
     """In the pilot runs, between them and the labels, among the labels: the same limit; what is there stays."""
     config = settings(tmp_path, scheduler, checkpoint_every=7)
     with pytest.raises(KeyboardInterrupt):
@@ -281,7 +289,6 @@ def test_an_interrupted_guard_resumes(stage: str, n: int, tmp_path: Path, schedu
     result = guard(Wells(), STARTS, config, tmp_path / "guard")
     assert all(path.stat().st_mtime_ns == written for path, written in before.items())
     assert n_calls(tmp_path) <= len(list(folder.iterdir())) + 9  # labels that were under way
-    whole = guard(Wells(), STARTS, config, tmp_path / "whole")
     assert (result.promise, result.statement) == (whole.promise, whole.statement)
     with pytest.raises(ConfigError, match=r"another run .*pilots: was 9, now 10"):
         guard(Wells(), STARTS, settings(tmp_path, scheduler, pilots=10), tmp_path / "guard")

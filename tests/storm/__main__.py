@@ -90,13 +90,14 @@ def _struck(name: str, folder: Path, options: argparse.Namespace, ledger: Ledger
 def _counted(
     name: str, kind: str, trials: Iterable[Trial], ledger: Ledger, broken: list[str], enough: float = inf
 ) -> dict[str, int]:
-    """How many trials there were, how often they struck, and how many broke something; enough: strikes."""
-    began, counts = time.monotonic(), Counter(trials=0, struck=0, broken=0)
+    """Trials, how often they struck, how often of these a worker, and how many broke something; enough: strikes."""
+    began, counts = time.monotonic(), Counter(trials=0, struck=0, workers=0, broken=0)
     for trial in trials:
         if counts["struck"] >= enough:
             break
         outcome = ledger.outcome(name, kind, of=trial)
-        counts.update(trials=1, struck=int(outcome.struck), broken=int(outcome.broken is not None))
+        is_broken = outcome.broken is not None
+        counts.update(trials=1, struck=int(outcome.struck), workers=outcome.workers, broken=int(is_broken))
         if outcome.broken is not None:
             broken.append(f"{name}, {trial.name}: {outcome.broken}")
             print(broken[-1], file=sys.stderr, flush=True)

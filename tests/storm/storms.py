@@ -38,9 +38,10 @@ MOST_KILLS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How often a trial struck, and what it broke."""
+    """How often a trial struck, how often of these a worker, and what it broke."""
 
     struck: int = 1
+    workers: int = 0
     broken: str | None = None
 
 
@@ -148,7 +149,8 @@ class Storms:
             struck += is_bereaved or ended.code != 0
             broken = None if name == "SIGKILL" else _badly_ended(ended)
             if broken or not is_struck or is_bereaved:
-                return Outcome(struck=struck, broken=f"{name}: {broken}" if broken else self._resumed())
+                words = f"{name}: {broken}" if broken else self._resumed()
+                return Outcome(struck=struck, workers=int(is_bereaved), broken=words)
         return Outcome(struck=struck, broken=self._resumed())
 
     def rivals(self, share: float, rng: np.random.Generator) -> Iterator[Trial]:

@@ -57,7 +57,7 @@ def export(
     energy_only: Annotated[
         bool, typer.Option("--energy-only", help="without force σ, which is then computed as by the model file")
     ] = False,
-    threads: Annotated[int, typer.Option(min=1, help="that the program uses at most")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=1024, help="that the program uses at most")] = 1,
     force: Force = False,
 ) -> None:
     """Compile a model for this machine: the same numbers to rounding, faster. It takes minutes."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,8 @@ TEST_MEASURES = (
     "forces_spearman",
 )
 """Of a summary, what a round keeps of its test."""
+LATE = ("scipy.stats", "sigmaff.learning.report")
+"""Modules that later rounds use: calibration, and pages with figures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ def learn(
         force: remove a campaign in that directory and begin anew.
         skip_checks: do not check the structures to start from and to test on first.
     """
-    _require_packages(config)
+    _load_packages(config)
     directory = Directory(config.output)
     try:
         with directory.folder.lock(), ExitStack() as stack:
@@ -91,10 +94,13 @@ def learn(
         raise KeyboardInterrupt(str(interrupt) or f"stopped; run the same command to resume {directory.path}") from None
 
 
-def _require_packages(config: CampaignConfig) -> None:
-    """Raise ``ConfigError`` for a missing package now, not after hours."""
+def _load_packages(config: CampaignConfig) -> None:
+    """Load what rounds use, so that memory does not grow by it later. A missing package is a ``ConfigError`` now."""
     training = config.training.packages if config.trains else []
-    require("a campaign", *training, "distributed", "jinja2", "matplotlib")
+    packages = (*training, "distributed", "jinja2", "matplotlib")
+    require("a campaign", *packages)
+    for name in (*packages, *LATE):
+        import_module(name)
     if config.cluster.scheduler is None:  # else the engine runs where that scheduler's workers are
         require_engine(config.engine)
 
@@ -113,7 +119,6 @@ class _Campaign:
         self._learn(first)
         number, reason = 1, None
         while reason is None:
-            return_free_memory()
             reason = self._round(self.directory.round(number))
             number += 1
         self.directory.end(reason)
@@ -227,6 +232,7 @@ class _Campaign:
                 n = len(labelled)
                 raise DataError(f"only {n} structures have a label, too few to begin with; last error: {last}")
         fit_round(self.context, round_, labelled)
+        return_free_memory()
         write_frames(self.directory.dataset, labelled)
         self.rounds.append(self._summary(round_, labelled, len(failures)))
         write_file(round_.summary, self.rounds[-1])

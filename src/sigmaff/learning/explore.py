@@ -35,7 +35,8 @@ from sigmaff.simulation.md import (
 from sigmaff.simulation.md.safety import FACTOR
 from sigmaff.tasks import run_tasks
 
-BATCH_SIZE = 64
+BATCH_SIZE = 16
+"""Structures predicted at once: so few that the first rounds need as much memory as the last."""
 
 
 def explore(context: Context, round_: Round) -> Explored:
@@ -64,7 +65,9 @@ class _Explorer:
             return choose_threshold(config.trust_below, config.error_above, config.risk, None), None
         held_out = [atoms for atoms in self.labelled if atoms.info["held_out"]]
         dataset = dataset_for(self.model, label_structures(held_out))
-        evaluation = evaluate(self.model, dataset, name="held out", listener=self.context.listener)
+        evaluation = evaluate(
+            self.model, dataset, name="held out", batch_size=BATCH_SIZE, listener=self.context.listener
+        )
         scores = structure_scores(evaluation)
         limit = choose_limit(config, scores, [drawn_in(atoms) for atoms in held_out])
         return limit, KnownStd.of_structures(scores, f"the {len(scores)} held-out structures")
