@@ -18,6 +18,8 @@ SECONDS = 10
 """Of the processor that a trial may take; none needs more than one."""
 WAITING = 10
 """Seconds of the wall for each of these, on a machine that is busy with other work."""
+LONG_ENOUGH = 3
+"""Seconds of the wall for each of these, if a trial may be at work then."""
 HARD_LIMIT = 4_000_000_000
 """Bytes that a trial can take at all."""
 SPARE = 200_000_000
@@ -82,7 +84,7 @@ def _in_a_copy(make: Callable[[int], Trial], numbers: Sequence[int]) -> Iterator
     try:
         for _ in numbers:
             begun = lines.next(WAITING * SECONDS)
-            ended = lines.next(WAITING * begun["seconds"]) if begun else None
+            ended = lines.next(_patience(begun)) if begun else None
             if begun and ended:
                 yield Outcome(kind=begun["kind"], **ended)
                 continue
@@ -97,6 +99,11 @@ def _in_a_copy(make: Callable[[int], Trial], numbers: Sequence[int]) -> Iterator
         if child:
             _kill(child)
             os.waitpid(child, 0)
+
+
+def _patience(begun: dict[str, Any]) -> float:
+    """Seconds of the wall for a trial."""
+    return float(begun["seconds"] * (LONG_ENOUGH if begun["may_be_long"] else WAITING))
 
 
 def _killed(begun: dict[str, Any], status: int | None) -> Outcome:
