@@ -8,10 +8,11 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 
+from sigmaff import tasks
 from sigmaff.errors import ConfigError
 from sigmaff.tasks import ClusterConfig, SlurmConfig, _attempt, _outcome, closed_late, run_tasks, slurm_cluster, workers
 
@@ -133,6 +135,34 @@ def test_a_piece_that_hangs_is_given_up(client: Client) -> None:
 
 def test_nothing_to_do(client: Client) -> None:
     assert list(run_tasks(square, [], client)) == []
+
+
+def kill_starting_workers(n_killed: int, over: threading.Event) -> None:
+    """Kill the first processes that this one starts for Dask, each as soon as it is there."""
+    seen: set[int] = set()
+    while not over.is_set():
+        for process in psutil.Process().children():
+            with suppress(psutil.NoSuchProcess):
+                if process.pid not in seen and len(seen) < n_killed and "spawn_main" in " ".join(process.cmdline()):
+                    seen.add(process.pid)
+                    process.kill()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("n_killed", "starts"), [(2, 5), (99, 2)])
+def test_a_process_killed_while_it_starts(n_killed: int, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask gives up a cluster of which one process dies while the first ones start."""
+    monkeypatch.setattr(tasks, "STARTS", starts)
+    over = threading.Event()
+    killer = threading.Thread(target=kill_starting_workers, args=(n_killed, over))
+    killer.start()
+    with ExitStack() as stack:
+        stack.callback(killer.join)
+        stack.callback(over.set)
+        if n_killed > starts:
+            stack.enter_context(pytest.raises(ConfigError, match=r"processes for the work do not start, tried 2 times"))
+        client = stack.enter_context(workers(ClusterConfig(n_workers=1)))
+        assert [outcome.value for outcome in run_tasks(square, [4], client)] == [16]
 
 
 def test_workers_of_a_running_scheduler_are_used_and_left_alone() -> None:

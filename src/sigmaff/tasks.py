@@ -19,7 +19,7 @@ from sigmaff.errors import ConfigError, in_words
 from sigmaff.extras import require
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, LocalCluster
 
 LOCAL: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 0,
@@ -32,6 +32,9 @@ LOCAL: dict[str, Any] = {
 messages hold the arguments of all tasks in them, so they are empty. A process that dies is started again, however long
 that takes: after 15 s Dask would give its place up, and without a place, on a busy machine, all tasks wait for ever.
 """
+
+STARTS = 5
+"""How often processes of this machine may die while they start."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,7 +81,7 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
     """Yield a client of the workers; stop the workers at the end if they were started here."""
     require("work in parallel", "distributed", "cryptography")
     import dask
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     with ExitStack() as stack:
         if config.scheduler is not None:
@@ -92,9 +95,21 @@ def workers(config: ClusterConfig) -> Iterator["Client"]:
             client = Client(cluster, set_as_default=False)
         else:
             stack.enter_context(dask.config.set(LOCAL))
-            cluster = stack.enter_context(closed_late(LocalCluster(n_workers=config.n_workers, **_locked_up())))
+            cluster = stack.enter_context(closed_late(_local_cluster(config.n_workers)))
             client = Client(cluster, set_as_default=False)
         yield stack.enter_context(closed_late(client))
+
+
+def _local_cluster(n_workers: int) -> "LocalCluster":
+    """Processes of this machine. Dask replaces one that dies, but not one that dies while the first ones start."""
+    from distributed import LocalCluster
+
+    for _ in range(STARTS):
+        try:
+            return LocalCluster(n_workers=n_workers, **_locked_up())
+        except RuntimeError as error:
+            reason = error.__cause__ or error
+    raise ConfigError(f"the processes for the work do not start, tried {STARTS} times: {in_words(reason)}")
 
 
 def _locked_up() -> dict[str, Any]:
