@@ -149,7 +149,7 @@ def kill_starting_workers(n_killed: int, over: threading.Event) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("n_killed", "starts"), [(2, 5), (99, 2)])
+@pytest.mark.parametrize(("n_killed", "starts"), [(2, 3), (99, 2)])
 def test_a_process_killed_while_it_starts(n_killed: int, starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dask gives up a cluster of which one process dies while the first ones start."""
     monkeypatch.setattr(tasks, "STARTS", starts)

@@ -33,7 +33,7 @@ messages hold the arguments of all tasks in them, so they are empty. A process t
 that takes: after 15 s Dask would give its place up, and without a place, on a busy machine, all tasks wait for ever.
 """
 
-STARTS = 5
+STARTS = 3
 """How often processes of this machine may die while they start."""
 
 T = TypeVar("T")

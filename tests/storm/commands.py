@@ -82,6 +82,7 @@ COMMANDS: dict[str, Command] = {
         arguments=(
             *("guard", MODEL, "water.extxyz", "--pilots", "5", "--steps", "6", "--check-every", "3"),
             *("--error-above", "100", "--risk", "0.5", "--workers", "1"),
+            *("--timestep", "0.05", "--hottest", "1e6"),  # a model of two epochs boils
         ),
         with_dask=True,
     ),
