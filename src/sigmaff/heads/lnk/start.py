@@ -8,10 +8,10 @@ the noise λ of a closed-form covariance S then minimise the objective itself, o
 
     [½ |w|²/s² + ½ Σ_k (S_k − log S_k − 1)] / N + ½ log v + ½ ε²/v,      v = s² (mean φ·S·φ + residual) + noise²
 
-What is left to gradient descent is what differs between structures. It also widens σ: the divergence from the prior
-gains more by a wide S than the likelihood of few structures loses, and steps shake the factor of S. So after a training
-the mean is solved for again, and kept if held-out errors are lower; σ is multiplied by the factor that makes training
-energies most likely. That factor follows from the trained process without a choice, so rounding cannot turn it over.
+What is left to gradient descent are kernel, points and mean. It also shakes the factor of S: after a few epochs S is
+nearly the same in all directions, and σ no higher off the data than on it. So after a training mean and covariance are
+solved for again. The mean is kept if held-out errors are lower; σ is multiplied by the factor that makes training
+energies most likely. Neither covariance nor factor is a choice between two, so rounding cannot turn them over.
 """
 
 import math
@@ -85,8 +85,8 @@ def refit_process(
 ) -> None:
     """Solve for the process again, as it predicts: without dropout, and for its points as they are now.
 
-    The mean is kept only where it lowers the held-out errors of energies and forces together. σ keeps its differences
-    between structures, and gets the size of errors of training energies.
+    The mean is kept only where it lowers the held-out errors of energies and forces together. σ gets the size of errors
+    of training energies.
     """
     before = process.weight_mean.clone()
     process.weight_mean.zero_()
@@ -94,6 +94,7 @@ def refit_process(
     found, errors = solved.smallest()
     trained = [rows.targets - rows.features @ before for rows in solved.held_out]
     process.weight_mean.copy_(found.mean if _score(errors) < _score(trained) else before)
+    _solve_covariance(process, solved, found, train)
     _rescale(process, math.sqrt(_misfit(process, head, train)))
 
 
@@ -217,4 +218,14 @@ def _best_prior(posterior: Posterior, mean: Tensor, seen: _Seen, error: float, n
     variance = squares * (kept @ along + outside) + (NOISE * error) ** 2
     objective = (shrunk + divergence) / n_train + 0.5 * (variance.log() + error**2 / variance)
     row, column = divmod(int(objective.argmin()), len(noises))
-    return math.sqrt(float(squares[row])), float(noises[column])
+    step = _lowest(objective.amin(0), column)
+    return math.sqrt(float(squares[row])), float(noises[column]) * 10.0 ** (NOISES[2] * step)
+
+
+def _lowest(values: Tensor, index: int) -> float:
+    """Where the parabola through the lowest value and its two neighbours is lowest, in steps from the index."""
+    if not 0 < index < len(values) - 1:
+        return 0.0
+    before, here, after = values[index - 1 : index + 2].tolist()
+    curvature = before - 2.0 * here + after
+    return 0.5 * (before - after) / curvature if curvature > 0.0 else 0.0
