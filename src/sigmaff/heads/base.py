@@ -176,8 +176,13 @@ class Head(nn.Module, ABC):
         """Set what depends on training structures and their labels, before training. Arguments as for ``solve``."""
         self.initialize(*train.embeddings())
 
-    def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-        """Solve again for what training has left off its optimum, or dropout shifted. Arguments as for ``solve``."""
+    def refit(self, train: Observations, held_out: Observations, *, moved: bool, seed: int, listener: Listener) -> None:
+        """Solve again for what training has left off its optimum, or dropout shifted.
+
+        Arguments:
+            moved: whether the backbone was trained with the head, so that embeddings are no longer those of ``start``.
+            train, held_out, seed, listener: as for ``solve``.
+        """
 
     def solve(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> FitSummary:
         """Compute the parameters from labels. Heads with the stage ``solve`` have it.

@@ -159,7 +159,7 @@ class SVGP(Head):
         if self.process.config.begins_solved:
             start_from_solution(self.process, self, train, held_out, seed, listener)
 
-    def refit(self, train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
+    def refit(self, train: Observations, held_out: Observations, *, moved: bool, seed: int, listener: Listener) -> None:
         if self.process.config.begins_solved:
             refit_process(self.process, self, train, held_out, seed, listener)
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -231,7 +232,7 @@ class _Stages:
         settings = (self.config.head_training or training).model_copy(update={"freeze_backbone": freeze})
         self._train(text, potential, settings, "head")
         if self.is_main_process:
-            self._with_head(potential, potential.head.refit)
+            self._with_head(potential, partial(potential.head.refit, moved=not freeze))
         return potential
 
     def _train(self, text: str, potential: Potential, training: TrainingConfig, folder: str) -> Potential:

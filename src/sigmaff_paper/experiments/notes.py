@@ -35,9 +35,8 @@ LNK = (
     "Inducing points are distributed over elements and chosen far apart, two for each element along the readout; the "
     "paper takes the first of the training set.",
     "Kernels of distances compare activated embeddings, weighed as the readout does.",
-    "Variational fits begin with the posterior of the closed form. After training the mean is fitted again, without "
-    "dropout; the covariance is the trained one, that one in the size of training errors, or a solved one, whichever "
-    "makes validation energies most likely.",
+    "Variational fits begin with the posterior of the closed form. After training mean and covariance are solved for "
+    "again, without dropout; the mean is kept if validation errors are lower, and σ gets the size of training errors.",
 )
 """Of the variational processes, whatever their settings."""
 UNTESTED = "Analytic σ of forces was not tested (--no-force-std); the paper has none."

@@ -1,17 +1,18 @@
 """Where a variational fit begins, and where it ends: at solutions of the closed form.
 
 With the network frozen, energies and forces are linear in the weights of the process, so gradient descent need not look
-for what one solve gives. The start takes the smallest weights that meet held-out labels as well as the best do
-(``TOLERANCE``), forces first (``FORCES_FIRST``): they have most of the weight in a training. The prior's scale s and
-the noise λ of a closed-form covariance S then minimise the objective itself, of N training energies with an rms error
-ε, where all have the same variance v:
+for what one solve gives. The start takes the smallest weights w that meet held-out labels as well as the best do
+(``TOLERANCE``), forces first (``FORCES_FIRST``): they have most of the weight in a training. Of the priors of scale s
+and closed-form covariances S that give training energies a mean variance of the square of their rms error ε, it takes
+the pair of least divergence:
 
-    [½ |w|²/s² + ½ Σ_k (S_k − log S_k − 1)] / N + ½ log v + ½ ε²/v,      v = s² (mean φ·S·φ + residual) + noise²
+    ½ |w|²/s² + ½ Σ_k (S_k − log S_k − 1),      s² (mean φ·S·φ + residual) + noise² = ε²
 
 What is left to gradient descent are kernel, points and mean. It also shakes the factor of S: after a few epochs S is
 nearly the same in all directions, and σ no higher off the data than on it. So after a training mean and covariance are
 solved for again. The mean is kept if held-out errors are lower; σ is multiplied by the factor that makes training
-energies most likely. Neither covariance nor factor is a choice between two, so rounding cannot turn them over.
+energies most likely. A network that was trained with the process has left the inducing points behind: what they leave
+out of its embeddings had most of σ, the same on the data and off it. So they are placed again before that.
 """
 
 import math
@@ -36,8 +37,8 @@ FORCES_FIRST = 0.02
 """Relative increase of the held-out errors of forces, over the least of all, that lower errors of energies may cost."""
 NOISE = 0.1
 """σ of the noise of labels at the start, over the rms error of training energies: σ of the process accounts for it."""
-NOISES, SCALES = (-16.0, 4.0, 0.1), (-8.0, 8.0, 0.1)
-"""Tried for a covariance, in units of the mean eigenvalue, and for the square of a prior's scale: powers of ten."""
+NOISES = (-16.0, 4.0, 0.1)
+"""Tried for a covariance, in units of the mean eigenvalue: powers of ten."""
 ROWS_PER_WEIGHT = 50
 """Force rows of a solve for each weight, at most: more move the solution by less than the rest of the training does."""
 TINY = 1e-24
@@ -50,9 +51,13 @@ def start(head: "LNK", train: Observations, held_out: Observations, *, seed: int
         start_from_solution(head, head, train, held_out, seed, listener)
 
 
-def refit(head: "LNK", train: Observations, held_out: Observations, *, seed: int, listener: Listener) -> None:
-    """Solve for mean and covariance again, after training."""
+def refit(
+    head: "LNK", train: Observations, held_out: Observations, *, moved: bool, seed: int, listener: Listener
+) -> None:
+    """Solve for mean and covariance again, after training, with inducing points on embeddings as they are now."""
     if head.config.begins_solved:
+        if moved:
+            head.initialize(*train.embeddings())
         refit_process(head, head, train, held_out, seed, listener)
 
 
@@ -107,11 +112,11 @@ def _rescale(process: "LNK", factor: float) -> None:
 
 
 def _solve_covariance(process: "LNK", solved: "_Solved", found: Posterior, train: Observations) -> None:
-    """Scale, covariance and noise that minimise the objective of the module's docstring. The mean function stays."""
+    """Scale, covariance and noise of the module's docstring. The mean function stays."""
     mean = process.weight_mean.clone()
     error = solved.training_error(mean)
     seen = _seen_by_atoms(process, train) if process.covariance == "diagonal" else solved.seen
-    scale, noise = _best_prior(found, mean, seen, error, len(train))
+    scale, noise = _best_prior(found, mean, seen, error)
     _rescale(process, scale)
     process.log_noise.fill_(math.log(NOISE * error))
     assert process.weight_cholesky is not None
@@ -205,21 +210,24 @@ def _seen_by_atoms(process: "LNK", train: Observations) -> _Seen:
     return _Seen(moment / len(train), residual / len(train))
 
 
-def _best_prior(posterior: Posterior, mean: Tensor, seen: _Seen, error: float, n_train: int) -> tuple[float, float]:
-    """The scale of the prior and the noise of the covariance that minimise the objective of the module's docstring."""
+def _best_prior(posterior: Posterior, mean: Tensor, seen: _Seen, error: float) -> tuple[float, float]:
+    """The scale of the prior and the noise of the covariance: the pair of the module's docstring."""
     vectors, typical = posterior.eigenvectors, float(posterior.eigenvalues.mean())
     along = torch.einsum("ik,ij,jk->k", vectors, seen.moment, vectors)
     outside = float(seen.moment.trace() - along.sum()) + seen.residual  # directions that no label determines
-    noises = typical * 10.0 ** torch.arange(*NOISES, dtype=torch.float64)
-    kept = 1.0 / (1.0 + posterior.eigenvalues / noises.unsqueeze(-1))
-    divergence = 0.5 * (kept - kept.log() - 1.0).sum(-1)
-    squares = 10.0 ** torch.arange(*SCALES, dtype=torch.float64).unsqueeze(-1)  # s²
-    shrunk = 0.5 * mean.square().sum() / squares
-    variance = squares * (kept @ along + outside) + (NOISE * error) ** 2
-    objective = (shrunk + divergence) / n_train + 0.5 * (variance.log() + error**2 / variance)
-    row, column = divmod(int(objective.argmin()), len(noises))
-    step = _lowest(objective.amin(0), column)
-    return math.sqrt(float(squares[row])), float(noises[column]) * 10.0 ** (NOISES[2] * step)
+
+    def squares_and_divergences(log_noises: Tensor) -> tuple[Tensor, Tensor]:
+        noises = typical * 10.0 ** log_noises.unsqueeze(-1)
+        kept = 1.0 / (1.0 + posterior.eigenvalues / noises)
+        squares = (1.0 - NOISE**2) * error**2 / (kept @ along + outside)  # s²
+        return squares, 0.5 * (mean.square().sum() / squares + (kept - kept.log() - 1.0).sum(-1))
+
+    tried = torch.arange(*NOISES, dtype=torch.float64)
+    _, divergences = squares_and_divergences(tried)
+    index = int(divergences.argmin())
+    best = tried[index] + NOISES[2] * _lowest(divergences, index)
+    square, _ = squares_and_divergences(best.unsqueeze(0))
+    return math.sqrt(float(square)), typical * 10.0 ** float(best)
 
 
 def _lowest(values: Tensor, index: int) -> float:
