@@ -192,6 +192,18 @@ class TestAlgebra:
             rows = Rows(features=torch.as_tensor(features), targets=None, residual=ones, structures=ones.long())
             np.testing.assert_allclose(candidate.variance(rows), expected + 1.0, rtol=1e-7)
 
+    def test_factor_of_a_covariance_that_labels_leave_almost_nothing_of(self):
+        """LAPACK finds the product of these roots not positive definite."""
+        steep = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[0]
+        for noise in (1.0, 1e-9, 1e-17):
+            eigenvalues = torch.logspace(-3, 3, 7, dtype=torch.float64)
+            candidate = replace(self.candidates()[-1], eigenvalues=eigenvalues, eigenvectors=steep, noise=noise)
+            factor = candidate.cholesky
+            assert torch.equal(factor, factor.tril())
+            assert (factor.diagonal() > 0.0).all()
+            inverse = steep.T @ torch.cholesky_inverse(factor) @ steep
+            np.testing.assert_allclose(inverse.diagonal() / (1.0 + eigenvalues / noise), 1.0, rtol=1e-4)
+
     def test_marginal_score_is_scipys_log_density(self):
         """Per row, at the scale that maximises it, up to the constant (1 + log 2π)/2."""
         for candidate in self.candidates():

@@ -148,6 +148,12 @@ class Posterior:
         return root if self._is_complete else root + self._others
 
     @property
+    def cholesky(self) -> Tensor:
+        """Lower factor of the covariance, from its root: the smallest eigenvalues of their product round to zero."""
+        upper = torch.linalg.qr(self.root.T, mode="r")[1]
+        return upper.T * upper.diagonal().sign()
+
+    @property
     def _is_complete(self) -> bool:
         return self.eigenvectors.shape[0] == self.eigenvectors.shape[1]
 

@@ -36,7 +36,8 @@ LNK = (
     "paper takes the first of the training set.",
     "Kernels of distances compare activated embeddings, weighed as the readout does.",
     "Variational fits begin with the posterior of the closed form. After training mean and covariance are solved for "
-    "again, without dropout; the mean is kept if validation errors are lower, and σ gets the size of training errors.",
+    "again, without dropout, with new inducing points if the network was trained too. The mean is kept if validation "
+    "errors are lower, and σ gets the size of training errors.",
 )
 """Of the variational processes, whatever their settings."""
 UNTESTED = "Analytic σ of forces was not tested (--no-force-std); the paper has none."

@@ -314,7 +314,7 @@ def _install(head: "LNK", choice: _Choice) -> None:
     if head.slope_cholesky is not None:
         slopes = found.slopes or found.variance
         head.force_weight.fill_(slopes.force_weight)
-        head.slope_cholesky.copy_(_cholesky(slopes.root))
+        head.slope_cholesky.copy_(slopes.cholesky)
     if found.mean is not None:
         own = head.kernel.readout_columns()
         head.weight_mean[slice(None) if own is None else own] = found.mean.mean / scale
@@ -323,14 +323,8 @@ def _install(head: "LNK", choice: _Choice) -> None:
 def _install_covariance(head: "LNK", variance: Posterior) -> None:
     if head.weight_directions is None or head.weight_shrinkage is None:
         assert head.weight_cholesky is not None
-        head.weight_cholesky.copy_(_cholesky(variance.root))
+        head.weight_cholesky.copy_(variance.cholesky)
         return
     known = variance.eigenvalues.argsort(descending=True)[: len(head.weight_shrinkage)]
     head.weight_directions[:, : len(known)] = variance.eigenvectors[:, known]
     head.weight_shrinkage[: len(known)] = 1.0 - variance.kept[known].sqrt()
-
-
-def _cholesky(root: Tensor) -> Tensor:
-    """Lower factor of the covariance, given a root of it: its smallest eigenvalues may round to zero."""
-    upper = torch.linalg.qr(root.T, mode="r")[1]
-    return upper.T * upper.diagonal().sign()

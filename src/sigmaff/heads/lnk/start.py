@@ -120,7 +120,7 @@ def _solve_covariance(process: "LNK", solved: "_Solved", found: Posterior, train
     _rescale(process, scale)
     process.log_noise.fill_(math.log(NOISE * error))
     assert process.weight_cholesky is not None
-    process.weight_cholesky.copy_(torch.linalg.cholesky(replace(found, noise=noise).covariance))
+    process.weight_cholesky.copy_(replace(found, noise=noise).cholesky)
 
 
 def _misfit(process: "LNK", head: Linear, observed: Observations) -> float:
