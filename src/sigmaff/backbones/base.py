@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import torch
 from ase.data import chemical_symbols
 from torch import Tensor, nn
 
@@ -64,6 +65,21 @@ class Backbone(nn.Module, ABC):
         """
         embed = self.all_layers if all_layers else self
         return AutomaticResponse(embed, graph) if graph.layout is None else CompiledAutomaticResponse(embed, graph)
+
+    def bytes_held(self, graph: AtomicGraph, *, all_layers: bool = False) -> int:
+        """What a linear response holds of a graph, at least: what automatic differentiation keeps of the embeddings."""
+        kept: dict[int, int] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if not isinstance(tensor, nn.Parameter):
+                storage = tensor.untyped_storage()
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            moved = graph.with_positions(graph.positions.detach().requires_grad_())
+            _ = self.all_layers(moved) if all_layers else self(moved)  # what it keeps lives until here
+        return sum(kept.values())
 
     def tabulate(self) -> float:
         """Replace functions of distance by tables, for prediction: from then on it cannot be trained.

@@ -18,6 +18,9 @@ from sigmaff.graph import AtomicGraph, Embedding
 from sigmaff.graph.neighbors import MIN_DISTANCE
 from sigmaff.graph.ops import ShiftedSoftplus, cosine_cutoff, gaussian_basis, scatter_sum
 
+PAIRS_AT_ONCE = 2**13
+"""Whose filters are computed together with their slopes: more of them leave the cache."""
+
 
 class SchNetConfig(BackboneSettings):
     """Hyper-parameters of SchNet; the defaults are the paper's."""
@@ -85,6 +88,9 @@ class SchNet(Backbone):
         with torch.no_grad():
             return SchNetResponse(self, graph, all_layers=all_layers)
 
+    def bytes_held(self, graph: AtomicGraph, *, all_layers: bool = False) -> int:
+        return 2 * self.filters(graph.pair_vectors().norm(dim=-1)).nbytes  # filters and slopes; all else is of atoms
+
     def tabulate(self) -> float:
         assert isinstance(self.filters, FilterNetwork)
         self.filters = TabulatedFilters(self.filters)
@@ -111,7 +117,20 @@ class FilterNetwork(nn.Module):
         return filters * cosine_cutoff(distance, self.cutoff).unsqueeze(-1)
 
     def with_slopes(self, distance: Tensor) -> tuple[Tensor, Tensor]:
-        """The filters, as ``forward`` gives them, and their derivatives by distance, of the same shape."""
+        """The filters, as ``forward`` gives them, and their derivatives by distance, of the same shape.
+
+        In blocks of pairs: what is needed on the way takes several times the memory of what it leads to.
+        """
+        if len(distance) <= PAIRS_AT_ONCE:
+            return self._with_slopes(distance)
+        shape = (len(self.output_bias), len(distance), self.output_bias.shape[-1])
+        filters, slopes = distance.new_empty(shape), distance.new_empty(shape)
+        for start in range(0, len(distance), PAIRS_AT_ONCE):
+            part = slice(start, start + PAIRS_AT_ONCE)
+            filters[:, part], slopes[:, part] = self._with_slopes(distance[part])
+        return filters, slopes
+
+    def _with_slopes(self, distance: Tensor) -> tuple[Tensor, Tensor]:
         basis, spacing = gaussian_basis(distance, self.centers), self.centers[1] - self.centers[0]
         basis_slopes = basis * (self.centers - distance.unsqueeze(-1)) / spacing.square()
         hidden = self.input(basis)

@@ -1,8 +1,8 @@
 """Whether a prediction fits into memory, before it begins: the system ends a process without a word where it does not.
 
-Most of what a prediction holds is what differentiation keeps of each pair. So a few pairs of the graph tell how much
-all of them need at least. What certainly does not fit is refused. Many small structures are predicted in batches
-anyway (``GraphDataset.batch_size``).
+Most of what a prediction holds is what the derivatives of the embeddings need of each pair. So a few pairs of the graph
+tell how much all of them need at least. What certainly does not fit is refused. Many small structures are predicted in
+batches anyway (``GraphDataset.batch_size``).
 """
 
 from collections.abc import Callable
@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
 
-FEW_PAIRS = 100_000
-"""Pairs of a graph that is not looked at: they need some gigabytes at most."""
+MANY_PAIRS = 100_000
+"""Pairs of a graph that needs gigabytes."""
 SAMPLED_PAIRS = 2000
 
 
@@ -24,17 +23,21 @@ class MemoryShortError(SigmaffError):
     """A prediction would need more memory than there is."""
 
 
-def require_memory(embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> None:
+def is_large(graph: AtomicGraph) -> bool:
+    return graph.pair_index.shape[1] > MANY_PAIRS
+
+
+def require_memory(bytes_held: Callable[[AtomicGraph], int], graph: AtomicGraph) -> None:
     """Raise an error if the derivatives of embeddings do not fit into the memory that is free.
 
     Arguments:
-        embed: the network.
-        graph: prepared for it, on a CPU; on another device nothing happens.
+        bytes_held: what they hold of a graph, as ``Backbone.bytes_held`` tells it.
+        graph: large, prepared, on a CPU; on another device nothing happens.
     """
     n_pairs = graph.pair_index.shape[1]
-    if n_pairs <= FEW_PAIRS or graph.positions.device.type != "cpu":
+    if graph.positions.device.type != "cpu":
         return
-    free, needed = available_memory(), n_pairs * bytes_per_pair(embed, graph)
+    free, needed = available_memory(), n_pairs * bytes_per_pair(bytes_held, graph)
     if free is not None and needed > free:
         raise MemoryShortError(
             f"a prediction of {graph.n_atoms:,} atoms with {n_pairs:,} pairs needs about {needed / 1e9:.0f} GB of "
@@ -43,21 +46,10 @@ def require_memory(embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -
         )
 
 
-def bytes_per_pair(embed: Callable[[AtomicGraph], Tensor], graph: AtomicGraph) -> float:
-    """What differentiation of the embeddings keeps, by a part of the graph: whole neighbourhoods of its first atoms."""
+def bytes_per_pair(bytes_held: Callable[[AtomicGraph], int], graph: AtomicGraph) -> float:
+    """By a part of the graph: whole neighbourhoods of its first atoms."""
     part = _first_pairs(graph, SAMPLED_PAIRS)
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, torch.nn.Parameter):
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        moved = part.with_positions(part.positions.detach().requires_grad_())
-        embed(moved)  # what it keeps lives until here
-    return sum(kept.values()) / part.pair_index.shape[1]
+    return bytes_held(part) / part.pair_index.shape[1]
 
 
 def available_memory() -> int | None:

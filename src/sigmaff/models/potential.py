@@ -21,7 +21,7 @@ from sigmaff.errors import DataError
 from sigmaff.graph import AtomicGraph, Labels
 from sigmaff.heads import Deterministic, EnergyDistribution, HeadConfig, LNKConfig, build_head
 from sigmaff.models.force_std import choose_way, forces_variance, virial_variance
-from sigmaff.models.memory import require_memory
+from sigmaff.models.memory import is_large, require_memory
 from sigmaff.models.model import Model
 from sigmaff.models.prediction import ForceStdMethod, Prediction, Provenance, StdKind
 from sigmaff.models.program import Program
@@ -214,19 +214,22 @@ class Potential(Model):
             if found is not None:
                 return found
         graph = self.prepare(graph, unseen_elements=unseen_elements)
-        require_memory(self._embedded, graph)
+        if large := is_large(graph):
+            require_memory(self._bytes_held, graph)
         with self.head.prepared():
             how, exactly = choose_way(self.head, graph, forces_std)
+            has_slopes = how in ("exact", "sampled")
             variance = stress_variance = None
-            if how in ("exact", "sampled"):
+            if has_slopes or large:  # which may hold less than ``derivatives``
                 response = self.linear_response(graph)
                 features = response.embeddings
                 distribution, forces, virial, samples = self.responses(graph, response, sampled=how == "sampled")
+            else:
+                distribution, features, forces, virial = self.derivatives(graph)
+            if has_slopes:
                 variance = forces_variance(response, self.head, graph, exactly, samples)
                 if stress_std and graph.cell is not None:
                     stress_variance = virial_variance(response, self.head, graph)
-            else:
-                distribution, features, forces, virial = self.derivatives(graph)
             node_variance = None if forces_std == "none" else self.head.node_variance(features, graph)
             if how == "by_atom" and node_variance is not None:
                 variance = node_variance.unsqueeze(-1).expand(-1, 3)
@@ -249,8 +252,8 @@ class Potential(Model):
             self.require_known(graph)
         return self.backbone.prepare(graph.to(device=self.device, dtype=self.dtype))
 
-    def _embedded(self, part: AtomicGraph) -> Tensor:
-        return self._learned(self.backbone.prepare(part))
+    def _bytes_held(self, part: AtomicGraph) -> int:
+        return self.backbone.bytes_held(self.backbone.prepare(part), all_layers=self.config.head.wants_layers)
 
     def in_physical_units(
         self, graph: AtomicGraph, distribution: EnergyDistribution, forces: Tensor, virial: Tensor | None
