@@ -89,7 +89,8 @@ class SchNet(Backbone):
             return SchNetResponse(self, graph, all_layers=all_layers)
 
     def bytes_held(self, graph: AtomicGraph, *, all_layers: bool = False) -> int:
-        return 2 * self.filters(graph.pair_vectors().norm(dim=-1)).nbytes  # filters and slopes; all else is of atoms
+        few = self.filters(graph.pair_vectors()[:1].norm(dim=-1))
+        return 2 * few.nbytes * graph.pair_index.shape[1]  # filters and slopes; all else is of atoms
 
     def tabulate(self) -> float:
         assert isinstance(self.filters, FilterNetwork)

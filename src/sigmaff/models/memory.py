@@ -14,9 +14,9 @@ import torch
 from sigmaff.errors import SigmaffError
 from sigmaff.graph import AtomicGraph
 
-MANY_PAIRS = 100_000
-"""Pairs of a graph that needs gigabytes."""
-SAMPLED_PAIRS = 2000
+MANY_PAIRS = 20_000
+"""Pairs from which on a graph is large: what differentiation keeps of it leaves every cache."""
+SAMPLED_PAIRS = 500
 
 
 class MemoryShortError(SigmaffError):
