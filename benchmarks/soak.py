@@ -29,6 +29,8 @@ from machine import describe_machine
 
 PERIOD = 2.0  # s between looks
 BETWEEN_KILLS = 15.0  # s, on average
+MAX_ERRORS = 3
+"""Starts of a campaign that may end with an error: it gives a task up that was killed twice."""
 WARM_UP = 0.1
 """Share of a run that is left out of the growth of memory: caches and buffers fill."""
 
@@ -143,9 +145,9 @@ def soak_campaign(
     words = ["--output", folder, *(word for each in settings for word in ("--set", each))]
     looks, began, chance = [], time.monotonic(), random.Random(seed)
     killed = {"workers": 0, "command": 0}
-    starts, code = 0, -1
+    starts, errors, code = 0, 0, -1
     with (folder.parent / f"{folder.name}.log").open("ab") as log:
-        while code not in (0, 1):
+        while code != 0 and errors <= MAX_ERRORS:
             starts += 1
             process = subprocess.Popen(command("learn", config, *words), stdout=log, stderr=log)
             while process.poll() is None:
@@ -157,8 +159,10 @@ def soak_campaign(
                 if sum(killed.values()) < kills and chance.random() < PERIOD / BETWEEN_KILLS:
                     _kill_one(process.pid, chance, killed)
             code = process.wait()
+            errors += code == 1
     return {
         "exit code": code,
+        "ended with an error": errors,
         "hours": round((time.monotonic() - began) / 3600, 3),
         "rounds": len(list((folder / "rounds").glob("*/model.sigmaff"))) - 1,
         "killed": killed,
