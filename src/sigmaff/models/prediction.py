@@ -119,6 +119,12 @@ class Prediction:
         return replace(self, **changed)
 
 
+STD_FIELDS: dict[str, Quantity] = {
+    item.name: quantity for item in fields(Prediction) if (quantity := item.metadata.get("calibration")) is not None
+}
+"""What calibration rescales, and that of which quantity."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StructurePrediction:
     """The prediction of one structure as numbers and NumPy arrays. ``None`` means not estimated, never zero."""
@@ -257,20 +263,20 @@ def calibrated(prediction: Prediction, calibrations: Calibrations) -> Prediction
     fitted = {"forces"} if prediction.provenance.forces_std == "energy" else set()
     known = {name: item for name, item in known.items() if name not in fitted}
 
-    def scaled(tensor: Tensor, about: Mapping[str, Any]) -> Tensor:
-        calibration = known.get(about["calibration"])
-        return tensor if calibration is None else calibration.std(tensor, prediction.component_std)
-
+    changed = {
+        field: known[quantity].std(raw, prediction.component_std)
+        for field, quantity in STD_FIELDS.items()
+        if quantity in known and (raw := getattr(prediction, field)) is not None
+    }
+    energy_std = changed.get("energy_std", prediction.energy_std)
+    if energy_std is not None and prediction.composition_std is not None:
+        changed["energy_std"] = torch.hypot(energy_std, prediction.composition_std.to(energy_std))
     provenance = replace(
         prediction.provenance,
         calibration="+".join(sorted({calibration.method for calibration in known.values()})) or None,
         calibrated=tuple(name for name in QUANTITIES if name in known.keys() | fitted),
     )
-    rescaled = prediction.with_each(scaled)
-    energy_std = rescaled.energy_std
-    if energy_std is not None and prediction.composition_std is not None:
-        energy_std = torch.hypot(energy_std, prediction.composition_std.to(energy_std))
-    return replace(rescaled, energy_std=energy_std, provenance=provenance)
+    return replace(prediction, **changed, provenance=provenance)
 
 
 def split_prediction(prediction: Prediction, graph: AtomicGraph) -> list[Prediction]:
