@@ -38,7 +38,9 @@ def test_labels_survive(workspace: Workspace, command: str, tmp_path: Path) -> N
     succeed(command, workspace.model, tmp_path / "in.extxyz", *([out] if command == "predict" else ["-o", out]))
     written = sorted(ase.io.read(out, ":"), key=lambda frame: frame.info["number"])
     for before, frame, expected in zip(given, written, model.predict(given), strict=True):
-        assert frame.info["sigmaff_energy"] == pytest.approx(expected.energy, rel=1e-5)  # the network computes in float32
+        assert frame.info["sigmaff_energy"] == pytest.approx(
+            expected.energy, rel=1e-5
+        )  # the network computes in float32
         np.testing.assert_allclose(frame.arrays["sigmaff_forces"], expected.forces, atol=1e-5)
         if before.calc is None:
             assert frame.get_potential_energy() == frame.info["sigmaff_energy"]

@@ -18,7 +18,8 @@ from contract import BACKBONES, WATER, Case, graph_of
 from sigmaff.config import validated
 from sigmaff.errors import ConfigError
 from sigmaff.heads import LNK, LNKConfig
-from sigmaff.heads.lnk.factor import LowRankFactor
+from sigmaff.heads.lnk import factor as factor_module
+from sigmaff.heads.lnk.factor import LowRankFactor, TriangularFactor
 from sigmaff.heads.observations import Rows
 from sigmaff.heads.posterior import Moments, posteriors
 from sigmaff.models import Potential
@@ -173,6 +174,14 @@ def test_low_rank_factor_is_a_matrix():
     close(factor.of_rows(values), values @ matrix)
     close(factor.of_draws(values), matrix @ values)
     close(factor.part(torch.tensor([4, 1])), matrix[[4, 1]])
+
+
+@pytest.mark.parametrize("n_weights", [4, 7, 8])
+def test_blocks_of_a_triangle_are_its_columns(n_weights: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(factor_module, "BLOCK", 4)
+    matrix = torch.randn(n_weights, n_weights, dtype=torch.float64)
+    for rows in (torch.randn(3, n_weights, dtype=torch.float64), torch.randn(2, 5, n_weights, dtype=torch.float64)):
+        close(TriangularFactor.of(matrix).of_rows(rows), rows @ matrix.tril())
 
 
 def test_few_rows_are_the_same_as_their_gram_matrix():

@@ -1,9 +1,10 @@
 """Factors C of the covariance C Cᵀ of the LNK's weights, which have unit variance before they see labels."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 
 class Factor(Protocol):
@@ -17,11 +18,25 @@ class Factor(Protocol):
         """C of some of the weights, by index: (m,) -> (m, n_weights)."""
 
 
+BLOCK = 256
+"""Columns of a triangle that are multiplied together: smaller products leave out more zeros, larger ones are faster."""
+
+
 class TriangularFactor(NamedTuple):
     matrix: Tensor  # (n_weights, n_weights)
+    blocks: tuple[Tensor, ...]  # of its columns from the diagonal on, transposed: so a few rows are multiplied fastest
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> Self:
+        """matrix: (n_weights, n_weights); what is above the diagonal counts as zero."""
+        matrix = matrix.tril()
+        starts = range(0, len(matrix), BLOCK)
+        return cls(matrix, tuple(matrix[start:, start : start + BLOCK].T.contiguous() for start in starts))
 
     def of_rows(self, rows: Tensor) -> Tensor:
-        return rows @ self.matrix
+        starts = range(0, len(self.matrix), BLOCK)
+        parts = [linear(rows[..., start:], block) for start, block in zip(starts, self.blocks, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     def of_draws(self, draws: Tensor) -> Tensor:
         return self.matrix @ draws

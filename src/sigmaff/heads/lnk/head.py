@@ -189,13 +189,13 @@ class LNK(Head):
 
     def _compute_factors(self) -> _Factors:
         energy = self._weight_factor()
-        slopes = energy if self.slope_cholesky is None else TriangularFactor(self.slope_cholesky.tril())
+        slopes = energy if self.slope_cholesky is None else TriangularFactor.of(self.slope_cholesky)
         return _Factors(self.kernel.unwhiten(self.weight_mean), energy, slopes, None)
 
     def _weight_factor(self) -> Factor:
         if self.weight_directions is None or self.weight_shrinkage is None:
             assert self.weight_cholesky is not None
-            return TriangularFactor(self.weight_cholesky.tril())
+            return TriangularFactor.of(self.weight_cholesky)
         return LowRankFactor(self.weight_directions, self.weight_shrinkage)
 
     def spread(self, rows: Tensor) -> Tensor:
