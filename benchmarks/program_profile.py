@@ -66,16 +66,23 @@ def main() -> None:
 
 
 def print_longest(found: torch.profiler.profile, name: str, repeats: int, n_rows: int) -> None:
-    """Median times of operations, times their number: other work of the machine makes some of them long."""
+    """Sums over the operations of a call of their median times: other work of the machine makes some of them long."""
     times: dict[str, list[float]] = {}
-    for event in found.events():
+    for event in sorted(found.events(), key=lambda event: event.time_range.start):
         times.setdefault(event.name, []).append(event.self_cpu_time_total)
-    micros = {key: float(np.median(values)) * len(values) / repeats for key, values in times.items()}
+    micros = {key: of_a_call(np.array(values), repeats) for key, values in times.items()}
     total = sum(micros.values())
     print(f"\n{name}: {total:.0f} µs of a call\n\n| | calls | µs | % |\n|---|---|---|---|")
     for key in sorted(micros, key=lambda key: -micros[key])[:n_rows]:
         calls = len(times[key]) / repeats
         print(f"| {key[:100]} | {calls:g} | {micros[key]:.0f} | {100 * micros[key] / total:.1f} |")
+
+
+def of_a_call(times: np.ndarray, repeats: int) -> float:
+    """The n-th operation of one name has the same size in every call; others of that name may be larger."""
+    if len(times) % repeats:
+        return float(times.sum()) / repeats
+    return float(np.median(times.reshape(repeats, -1), axis=0).sum())
 
 
 if __name__ == "__main__":
