@@ -60,6 +60,21 @@ class TestStart:
         assert np.square(std).mean() + noise**2 == pytest.approx(np.square(energy).mean(), rel=1e-3)
 
 
+def test_variances_that_add_up_over_atoms_have_the_covariance_of_the_expected_likelihood(trained: Trained):
+    """Its derivative vanishes there: −½ (S⁻¹ − 1) + ½ Σ φφᵀ/noise over all atoms is 0 for one noise."""
+    potential = started(trained, HEADS["diagonal"])
+    head, train = potential.head, trained.datasets()[0]
+    graph, _ = train.batch(range(len(train)))
+    with torch.no_grad():
+        basis, _ = head.basis(potential.embed(graph), graph)
+        factor = head.weight_cholesky.tril()
+    misfit = torch.cholesky_inverse(factor) - torch.eye(head.n_weights, dtype=torch.float64)
+    moment = basis.T @ basis
+    ratio = float((misfit * moment).sum() / moment.square().sum())
+    assert ratio > 0.0
+    np.testing.assert_allclose(misfit / misfit.norm(), ratio * moment / misfit.norm(), atol=1e-5)
+
+
 def test_of_a_process_on_structures_learns_their_energies(trained: Trained):
     energy, _, std = errors(started(trained, HEADS["structures"]), trained, 0)
     prior = errors(trained.potential.with_head(HEADS["structures"]).eval(), trained, 0)[0]

@@ -8,6 +8,10 @@ the pair of least divergence:
 
     ½ |w|²/s² + ½ Σ_k (S_k − log S_k − 1),      s² (mean φ·S·φ + residual) + noise² = ε²
 
+Where the variances of atoms add up (``covariance: diagonal``), S is that of the expected likelihood, which sees each
+atom by itself, A = Σ φφᵀ over atoms. Labels are totals and leave the shares of atoms open: a covariance that is solved
+from totals has a large variance for every atom, known or not.
+
 What is left to gradient descent are kernel, points and mean. It also shakes the factor of S: after a few epochs S is
 nearly the same in all directions, and σ no higher off the data than on it. So after a training mean and covariance are
 solved for again. The mean is kept if held-out errors are lower; σ is multiplied by the factor that makes training
@@ -113,9 +117,12 @@ def _rescale(process: "LNK", factor: float) -> None:
 
 def _solve_covariance(process: "LNK", solved: "_Solved", found: Posterior, train: Observations) -> None:
     """Scale, covariance and noise of the module's docstring. The mean function stays."""
-    mean = process.weight_mean.clone()
+    mean, seen = process.weight_mean.clone(), solved.seen
     error = solved.training_error(mean)
-    seen = _seen_by_atoms(process, train) if process.covariance == "diagonal" else solved.seen
+    if process.covariance == "diagonal":
+        seen = _seen_by_atoms(process, train)
+        eigenvalues, eigenvectors = torch.linalg.eigh(seen.moment)
+        found = replace(found, eigenvalues=eigenvalues.clamp(min=0.0), eigenvectors=eigenvectors)
     scale, noise = _best_prior(found, mean, seen, error)
     _rescale(process, scale)
     process.log_noise.fill_(math.log(NOISE * error))
