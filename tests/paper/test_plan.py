@@ -268,7 +268,7 @@ def test_a_dry_run_lists_cells_and_hours_and_writes_nothing(tmp_path: Path):
     before = planned(tmp_path / "made", "md17-accuracy", "molecule=ethanol", folders=[tmp_path / "data"])
     text = invoke(*arguments, "--only", "backbone=schnet").stdout
     assert re.search(r"hour/md17-ethanol/schnet/backbone +to run +1\.\d", text)
-    assert "12 cells: 0 done, 12 to run, about" in text
+    assert "13 cells: 0 done, 13 to run, about" in text
     assert "an estimate from steps and the speed of one core" in text
     assert "cells are left out" in text
     assert "sigmaff reproduce md17-accuracy --scale hour" in text
@@ -351,6 +351,19 @@ def test_seeds_are_averaged_and_their_range_is_shown():
     assert "2 trainings" in report.notes[2]
     average = table_of(report.tables, "Table 3")
     assert average.rows["SchNet: ethanol", "Energy"][average.columns.index("Backbone")].ours == pytest.approx(2.0, 1e-5)
+
+
+def test_both_rates_of_dropout_have_a_column():
+    """The paper names no rate for MD17: 5 % is in its columns, 1 % beside them, where LNK is trained end to end."""
+    studies = [Study("hour", "ethanol", backbone) for backbone in ("schnet", "nequip")]
+    errors = {studies[0].job("lnk-5"): 0.5, studies[0].job("lnk-1"): 0.1, studies[1].job("fixed-lnk"): 0.2}
+    results = {name: JobResult(name=name, status="done", content=energy(value)) for name, value in errors.items()}
+    tables = EXPERIMENTS["md17-accuracy"].present(results, Setup(scale="hour")).tables
+    table = table_of(tables, "Table 16")
+    row = dict(zip(table.columns, table.rows["ethanol", "Energy"], strict=True))
+    assert (row["LNK"].ours, row["LNK, 1 % dropout"].ours) == pytest.approx((0.5 / 0.0433641, 0.1 / 0.0433641), 1e-5)
+    assert row["LNK, 1 % dropout"].paper is None
+    assert "LNK, 1 % dropout" not in table_of(tables, "Table 15").columns
 
 
 def test_means_over_molecules_keep_trainings_apart():
