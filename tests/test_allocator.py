@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+import weakref
 
 import pytest
+
+from sigmaff import allocator
 
 SCRIPT = """
 import resource, sys
@@ -64,3 +67,22 @@ def test_free_memory_is_returned() -> None:
     freed, returned = map(float, output.split())
     assert freed > 150, "this allocator returns blocks by itself: the test shows nothing"
     assert returned < 10
+
+
+class Knot:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_memory_just_returned_is_left_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects that hold each other live until it is returned."""
+    now = 1000.0
+    monkeypatch.setattr(allocator.time, "monotonic", lambda: now)
+    allocator.return_free_memory()
+    knot = weakref.ref(Knot())
+    now += 9.0
+    allocator.return_free_memory(not_within=10.0)
+    assert knot() is not None
+    now += 1.0
+    allocator.return_free_memory(not_within=10.0)
+    assert knot() is None

@@ -7,7 +7,9 @@ operation on large temporaries pays page faults again, and they cost more than t
 import ctypes
 import gc
 import sys
+import time
 from collections.abc import Callable
+from math import inf
 
 M_TRIM_THRESHOLD = -1  # glibc's numbers of its own parameters
 M_MMAP_THRESHOLD = -3
@@ -15,6 +17,8 @@ KEPT_FREE = 2**31 - 1
 """Bytes that may lie free at the top of the heap before any are given back: the largest C int."""
 MMAP_THRESHOLDS = (2**30, 2**25)
 """Bytes from which a block is mapped by itself. Older glibc refuses more than the second."""
+
+_returned_at = -inf  # when memory was last given back, in s of the monotonic clock
 
 
 def keep_large_blocks() -> None:
@@ -29,14 +33,21 @@ def keep_large_blocks() -> None:
     mallopt(M_TRIM_THRESHOLD, KEPT_FREE)
 
 
-def return_free_memory() -> None:
+def return_free_memory(*, not_within: float = 0.0) -> None:
     """Give the memory that is free in this process back to the system: between the parts of long work.
 
-    Objects that hold each other, as models do, are freed first.
+    Objects that hold each other, as models do, are freed first. To find them takes some tenths of a second.
+
+    Arguments:
+        not_within: seconds after the last time in which nothing happens.
     """
+    global _returned_at
+    if time.monotonic() < _returned_at + not_within:
+        return
     gc.collect()
     if (trim := _from_libc("malloc_trim")) is not None:
         trim(0)
+    _returned_at = time.monotonic()
 
 
 def _from_libc(name: str) -> Callable[..., int] | None:

@@ -33,6 +33,8 @@ messages hold the arguments of all tasks in them, so they are empty. A process t
 that takes: after 15 s Dask would give its place up, and without a place, on a busy machine, all tasks wait for ever.
 """
 
+FREED_FOR = 10.0
+"""Seconds for which free memory stays returned: short tasks in many batches are not held up."""
 STARTS = 3
 """How often processes of this machine may die while they start."""
 
@@ -152,7 +154,7 @@ def run_tasks(
 
     work = partial(_attempt, function, time_limit)
     futures = {client.submit(work, argument, pure=False): index for index, argument in enumerate(arguments)}
-    return_free_memory()
+    return_free_memory(not_within=FREED_FOR)
     suspects = []
     for future in as_completed(list(futures), loop=client.loop) if futures else ():
         outcome = _outcome(futures[future], future)
