@@ -11,7 +11,7 @@ from rich.text import Text
 from sigmaff.backbones import BackboneConfig, HostConfig
 from sigmaff.data.check import Finding
 from sigmaff.evaluation import Summary
-from sigmaff.models.file import Header
+from sigmaff.models.header import Header
 from sigmaff.models.prediction import QUANTITIES, Calibration
 from sigmaff.models.record import AdoptedRecord, Figures, RunRecord
 from sigmaff.runs.compare import MethodResult, comparison_sections
