@@ -93,8 +93,8 @@ QUICK: dict[Kind, Quick] = {
     "qm7x": Quick(epochs=40, head_epochs=12, forces_weight=0.5),
 }
 QUICK_RATES = {"schnet": 2e-3, "dimenet++": 2e-3, "nequip": 5e-3}
-QUICK_HEAD_RATE, QUICK_SECOND_RATE = 1e-2, 3e-4
-"""Learning rates of a Gaussian process, and of a backbone that is fine-tuned with it."""
+QUICK_SECOND_RATE = 3e-4
+"""Learning rate of a backbone that is fine-tuned with a Gaussian process. That of the process is its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,8 +178,7 @@ def head_training(
 ) -> TrainingConfig:
     """Return the training of a Gaussian process on a trained backbone, frozen (fixed-LNK) or fine-tuned (LNK)."""
     if scale == "quick":
-        settings = _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
-        return settings.model_copy(update={"head_learning_rate": QUICK_HEAD_RATE})
+        return _quick(kind, QUICK[kind].head_epochs, QUICK_SECOND_RATE)
     rate = paper.FIXED_LNK_RATE if frozen else paper.LNK_RATE
     rates = {"learning_rate": rate, "head_learning_rate": rate}
     share = 1.0 if scale == "paper" else HEAD_SHARE if frozen else JOINT_SHARE
