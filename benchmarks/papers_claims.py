@@ -2,9 +2,11 @@
 
 python benchmarks/papers_claims.py runs/papers_claims [--molecule ethanol] [--other malonaldehyde] [--seeds 0 1]
 python benchmarks/papers_claims.py runs/papers_networks --backbone dimenet++ --methods fixed-lnk --n-train 200 ...
+python benchmarks/papers_claims.py runs/papers_claims --methods lnk lnk-1 --part validation
 
 The default is SchNet with 64 features and 3 interactions; ``--backbone`` takes a network of the paper's size. Original
 labels of MD17: 400 structures train, 200 validate and calibrate, 1000 test, 200 of another molecule are to be detected.
+Choices look at ``--part validation``.
 Methods are those of ``sigmaff compare``, in the settings of the paper; a process on a trained network has
 two fifths of its epochs, at a rate of 0.001. Rerun the command to resume. Ratios of mean absolute errors
 and differences of calibration scores are over the same structures, with 95 % intervals by paired bootstrap, those of
@@ -142,14 +144,14 @@ class Experiment:
         jobs = method_jobs(METHODS, names, self.settings, needs=(source(self.molecule).path,))
         run_jobs(jobs, self.jobs, listener)
 
-    def tested(self, name: str, listener: Listener) -> "Tested | None":
-        """What a method predicts; ``None`` if it was not trained."""
+    def tested(self, name: str, part: str, listener: Listener) -> "Tested | None":
+        """What a method predicts of structures of its own split; ``None`` if it was not trained."""
         path = self.jobs.model(name)
         if not path.exists():
             return None
         model = load(path)
-        dataset = dataset_for(model, recorded_structures(model, "test"))
-        found = evaluate(model, dataset, name="test", forces_std="none", listener=listener)
+        dataset = dataset_for(model, recorded_structures(model, part))
+        found = evaluate(model, dataset, name=part, forces_std="none", listener=listener)
         other = evaluate_other(model, self.other, self.others, listener, forces_std="none")
         assert other is not None
         return Tested(found, other)
@@ -285,6 +287,7 @@ def main() -> None:
     parser.add_argument("--n-test", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--part", choices=("validation", "test"), default="test", help="what errors are of")
     arguments = parser.parse_args()
     prepare()
     asked = f"{arguments.backbone}, {arguments.molecule} against {arguments.other}, {arguments.epochs} epochs"
@@ -302,7 +305,7 @@ def main() -> None:
         )
         with progress() as listener:
             experiment.train(list(arguments.methods), listener)
-            found = {name: experiment.tested(name, listener) for name in SHOWN}
+            found = {name: experiment.tested(name, arguments.part, listener) for name in SHOWN}
         tests = {name: each for name, each in found.items() if each is not None}
         print(f"\nseed {seed}\n\n{table_of(tests)}\n\n{claims_of(tests)}", flush=True)
 
