@@ -1,7 +1,8 @@
-"""What competes in a table: LNK heads solved on one network of ``networks.py``, and the ensemble of all its seeds.
+"""What competes in a table: LNK heads on one network of ``networks.py``, and the ensemble of all its seeds.
 
-All are calibrated on the same validation structures in the same way. A head is solved on seed 0 with the training part
-of the split in the model's record; its settings are chosen on the validation part. Nothing here looks at a test set.
+All are calibrated on the same validation structures in the same way. A head is solved on seed 0, or trained on it as
+the fixed-LNK of the paper, with the training part of the split in the record of the model; its settings are chosen on
+the validation part. Nothing here looks at a test set.
 
 python benchmarks/contenders.py networks --heads "{lnk: {}, plain: {distance_aware: false}}"
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 from machine import describe_machine, prepare, progress
-from networks import SETS, data_of
+from networks import SETS, config_of, data_of
 
 from sigmaff.config import validated
 from sigmaff.data import DataSource, GraphDataset, LabelledStructures, read_structures
@@ -33,8 +34,11 @@ from sigmaff.models.file import load, load_potential
 from sigmaff.models.prediction import FloatArray
 from sigmaff.models.solve import solve_head
 from sigmaff.progress import Listener
+from sigmaff.runs.run import run
 
 SEEDS = 5
+SHARE = 0.4
+"""Epochs of a head that is trained, over those of its network."""
 PARTS = ("train", "validation", "test")
 N_RESAMPLES = 1000
 Statistic = Callable[[FloatArray], float]
@@ -98,6 +102,9 @@ def contenders(name: str, options: argparse.Namespace, listener: Listener) -> Co
     models: dict[str, Model] = {}
     chosen = {}
     for head, config in options.heads.items():
+        if "solve" not in config.stages:
+            models[head] = trained_head(name, head, config, options.folder, listener)
+            continue
         listener.stage(f"{name}: solving {head}")
         models[head], fit = solve_head(potentials[0], config, train, validation, listener=listener)
         chosen[head] = str(fit)
@@ -107,6 +114,25 @@ def contenders(name: str, options: argparse.Namespace, listener: Listener) -> Co
     for model in models.values():
         calibrate(model, validation, options.calibration, listener)
     return Contenders(models=models, ensemble=ensemble, parts=parts, chosen=chosen)
+
+
+def trained_head(name: str, head: str, config: LNKConfig, folder: Path, listener: Listener) -> Model:
+    """On the frozen network of seed 0. Rerun to resume."""
+    network = config_of(name, 0, folder)
+    training = network.training.model_copy(
+        update={"max_epochs": round(SHARE * network.training.max_epochs), "compile": "auto"}
+    )
+    changes = {
+        "model": network.model.model_copy(update={"head": config}),
+        "backbone_from": network.output / "model.sigmaff",
+        "head_training": training,
+        "calibration": "none",
+        "test_forces_std": False,
+        "output": folder / name / head,
+    }
+    made = run(network.model_copy(update=changes), listener)
+    assert made is not None
+    return load(made.model_path)
 
 
 def split_parts(model: Path, data: Path) -> dict[str, LabelledStructures]:
