@@ -14,6 +14,8 @@ from ase.calculators.singlepoint import SinglePointCalculator
 from scipy.spatial.transform import Rotation
 
 from sigmaff.data import DataSource, LabelledStructures, check_structures, read_structures
+from sigmaff.data.check.bonds import check_forces_against_bonds
+from sigmaff.data.labelling import EngineConfig, label
 
 ETHANOL = molecule("CH3CH2OH")
 
@@ -207,3 +209,15 @@ def test_large_data_are_sampled_and_it_is_said() -> None:
     assert "distances were computed in 10 of 50 structures" in messages["sampled"]
     assert "overlapping_atoms" not in messages
     assert problems(made(crystals))["overlapping_atoms"] == ("error", (49,))
+
+
+def test_isomers_at_rest_need_not_restore_the_bonds_of_each_other() -> None:
+    """Cyclopropene, allene and propyne have the same elements in the same order, and bonds of other lengths."""
+    structures = []
+    for name in ("C3H4_C2v", "C3H4_D2d", "C3H4_C3v"):
+        for seed in range(12):
+            atoms = molecule(name)
+            atoms.positions += np.random.default_rng(seed).normal(0.0, 1e-3, atoms.positions.shape)
+            structures.append(label(Atoms(atoms.numbers, atoms.positions), EngineConfig(calculator="gfn2-xtb")))
+    data = made(structures, forces=[atoms.get_forces() for atoms in structures])
+    assert list(check_forces_against_bonds(data)) == []

@@ -81,36 +81,47 @@ def _correlation(
 def _bonds(
     data: LabelledStructures, forces: tuple[FloatArray, ...], groups: list[IndexArray]
 ) -> tuple[FloatArray, FloatArray]:
-    """Length and push of bonds, (n_bonds,) Å and eV/Å, less their means over the frames of a group."""
+    """Length and push of bonds, (n_bonds,) Å and eV/Å, less their means over the frames of a group.
+
+    Molecules are compared with those of the same bonds: lengths of isomers differ, and no force restores that.
+    """
     n_atoms = sum(len(group) * len(data.structures[group[0]]) for group in groups)
     share = min(1.0, MAX_ATOMS / max(n_atoms, 1))
     stretches, pushes = [np.zeros(0)], [np.zeros(0)]
     for group in groups:
         some = spaced(group, max(2, round(share * len(group)))).tolist()
-        bonds = [_nearest_bonds(data.structures[index], forces[index]) for index in some]
-        bond, length, push = map(np.concatenate, zip(*bonds, strict=True))
-        _, which, times = np.unique(bond, return_inverse=True, return_counts=True)
+        looked_at = [_nearest_bonds(data.structures[index], forces[index]) for index in some]
+        isomers, *columns = zip(*looked_at, strict=True)
+        bond, length, push = map(np.concatenate, columns)
+        isomer = np.repeat(np.unique(isomers, return_inverse=True)[1], [len(bonds) for bonds in columns[0]])
+        _, which, times = np.unique([isomer, bond], axis=1, return_inverse=True, return_counts=True)
         again = times[which] > 1
         for values, kept in ((length, stretches), (push, pushes)):
             kept.append((values - (np.bincount(which, values) / times)[which])[again])
     return np.concatenate(stretches), np.concatenate(pushes)
 
 
-def _nearest_bonds(atoms: Atoms, forces: FloatArray) -> tuple[IndexArray, FloatArray, FloatArray]:
-    """Bonds of each atom to its nearest neighbour: a number for the pair, its length in Å, and how it pushes, eV/Å."""
+def _nearest_bonds(atoms: Atoms, forces: FloatArray) -> tuple[str, IndexArray, FloatArray, FloatArray]:
+    """Bonds of each atom to its nearest neighbour: a number for the pair, its length in Å, and how it pushes, eV/Å.
+
+    Before them a name for all bonds of a molecule; crystals, whose neighbours come and go, have none.
+    """
     radii = covalent_radii[atoms.numbers]
     try:
         pairs, shift = neighbor_pairs(atoms.positions, atoms.cell.array, atoms.pbc, 2 * BOND * float(radii.max()))
     except DataError:  # reported with the geometries
-        return np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
+        return "", np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)
     vector = atoms.positions[pairs[1]] + shift - atoms.positions[pairs[0]]
     length = np.linalg.norm(vector, axis=1)
     ratio = length / radii[pairs].sum(0)
     is_nearest = (ratio == smallest(pairs, ratio, len(atoms))[pairs]).any(0)
-    kept = is_nearest & (ratio < BOND) & (pairs[0] != pairs[1])
+    is_bond = (ratio < BOND) & (pairs[0] != pairs[1])
+    number = pairs.min(0) * len(atoms) + pairs.max(0)
+    isomer = "" if atoms.pbc.any() else str(np.sort(number[is_bond]).tolist())
+    kept = is_nearest & is_bond
     first, second = pairs[:, kept]
     push = np.sum((forces[second] - forces[first]) * vector[kept], axis=1) / length[kept]
-    return np.minimum(first, second) * len(atoms) + np.maximum(first, second), length[kept], push
+    return isomer, number[kept], length[kept], push
 
 
 def _rms(values: FloatArray) -> float:
