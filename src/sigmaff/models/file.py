@@ -87,18 +87,6 @@ def _assemble(path: Path, header: Header, potentials: list[Potential]) -> Model:
         raise ModelFileError(f"{path}: its description does not fit a sigmaff model ({error})") from None
 
 
-def _by_member_prefix(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
-    """The tensors of each potential, under its own names."""
-    parts: list[dict[str, Tensor]] = [{} for _ in header.parts]
-    for name, tensor in tensors.items():
-        first, _, rest = name.partition(".")
-        number = int(first.removeprefix("member")) if re.fullmatch(r"member[1-9][0-9]{0,3}", first) else 0
-        if number >= len(parts):
-            raise ModelFileError(f"{path}: damaged: tensors missing or not of this model: {name}")
-        parts[number][rest if number else name] = tensor
-    return parts
-
-
 def _by_member(path: Path, header: Header, tensors: dict[str, Tensor]) -> list[dict[str, Tensor]]:
     """The tensors of each potential, under its own names."""
     parts: list[dict[str, Tensor]] = [{} for _ in header.parts]
