@@ -234,6 +234,19 @@ def test_a_whirl_drives_a_simulation():
     assert finding.numbers["drift, slope (eV/atom/ps)"] > 0  # it turns with the force, faster and faster
 
 
+@pytest.mark.parametrize(("size", "verdict"), [(1e-6, "holds"), (3.0, "fails")])
+def test_an_energy_that_scatters_is_not_said_to_be_kept(size: float, verdict: str):
+    def scatter(atoms: Atoms, results: dict) -> None:
+        results["energy"] += size * rng.normal()
+
+    rng = np.random.default_rng(0)
+    finding = conservation.measure(
+        faulty(scatter), STRUCTURES, rng, n_components=3, n_loops=1, nve_ps=0.2, listener=Listener()
+    )
+    assert finding.verdict == verdict
+    assert finding.numbers["drift"] <= finding.tolerances["drift"].approximately  # two standard errors hide it
+
+
 def test_verlet_keeps_the_energy_of_oscillators():
     atoms = ethanol()
     subject = Subject(name="springs", calculator=SpringCalculator(atoms.positions, k=5.0))

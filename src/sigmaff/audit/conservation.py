@@ -72,16 +72,19 @@ def measure(
     figure, outcome = f"loops yield {work:.0e}", "the run is too short to measure a drift."
     if not run.is_short:
         slope, error = drift(*run.means(N_BLOCKS))
-        length = float(run.picoseconds[-1])
+        length, fluctuation = float(run.picoseconds[-1]), float(run.energy.std())
         numbers |= {
             "drift": max(0.0, abs(slope) - 2.0 * error),
             "drift, slope (eV/atom/ps)": slope,
             "drift, its standard error (eV/atom/ps)": error,
             "run (ps)": length,
-            "fluctuation of the total energy (eV/atom)": float(run.energy.std()),
+            "fluctuation": fluctuation,
         }
         figure = f"{1e3 * slope:.2g} ± {1e3 * error:.1g} meV/atom/ps"
-        outcome = f"the total energy drifts by {figure} in {length:.2g} ps at {TIME_STEP} fs."
+        outcome = (
+            f"the total energy drifts by {figure} in {length:.2g} ps at {TIME_STEP} fs and fluctuates by "
+            f"{1e3 * fluctuation:.2g} meV/atom."
+        )
     sentence = (
         f"Forces differ from the slope of the energy by {deviation:.1e} of their rms (rounding alone: "
         f"{of_rounding:.1e}); closed paths yield up to {work:.1e} of the work done along them; "

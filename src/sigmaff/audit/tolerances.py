@@ -20,6 +20,12 @@ CONSERVATION = {
         "beyond two standard errors; at 1e-4 a simulation of 100 ps warms by some 40 K, at a step of 0.5 fs",
         unit="eV/atom/ps",
     ),
+    "fluctuation": Tolerance(
+        2e-2,
+        0.1,
+        "of the total energy; steps of 0.5 fs make 1e-4 of smooth energies, and heat at 300 K is 2e-2",
+        unit="eV/atom",
+    ),
 }
 LOCALITY = {
     "distance_to_law": Tolerance(0.05, 0.15, "of the slope of log σ over log n to 1 (σ ∝ n) or 1/2 (σ² ∝ n)"),
