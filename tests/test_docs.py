@@ -28,6 +28,8 @@ pytest_plugins = ["cli_fixtures"]
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*DOCUMENTS, *sorted((ROOT / "docs").glob("*/**/*.md"))]
+"""With tables that commands wrote."""
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 NOT_RUN = ("make", "pip", "git")
@@ -147,13 +149,13 @@ def test_examples_that_documents_name_are_there() -> None:
     assert {name for name in named if not (ROOT / name).is_file()} == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (document.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_to_sections_lead_to_sections(document: Path) -> None:
     links = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", document.read_text(encoding="utf-8"))
     targets = [(document.parent / path if path else document, section) for path, section in links]
